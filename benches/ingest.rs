@@ -1,9 +1,9 @@
 //! Ingest against the physical baseline, in one run.
 //!
-//! Input: events of two loads, made from a fixed seed. `mix`: 80 % of 300 to 400 bytes, 18 % of 2 to 3 KB, 2 %
-//! of 20 to 40 KB, mean 1.3 KB. `small`: median 180 bytes, as on a quiet bus. Both arrive in batches of 64.
+//! Input: events of two loads, generated from a fixed seed. `mix`: 80 % of 300 to 400 bytes, 18 % of 2 to 3 KB,
+//! 2 % of 20 to 40 KB, mean 1.3 KB. `small`: median 180 bytes, as on a quiet bus. Both arrive in batches of 64.
 //!
-//! The baseline does what physics asks for and nothing else: the same bytes, in the same batches, packed by
+//! The baseline does only the physically necessary work: the same bytes, in the same batches, compressed with
 //! zstd level 1 in pieces of 256 KiB, appended to a file, fdatasync after each commit-sized piece.
 //!
 //! Output: events/s and CPU seconds per million for both, their ratio, and bytes on disk per event.

@@ -1,6 +1,6 @@
 //! The daemon's counters.
 //!
-//! Each way in which an entry can fail to reach the log has a counter of its own, so that nothing is dropped
+//! Each way in which an entry can fail to reach the log has a separate counter, so that nothing is dropped
 //! unnoticed. `saltcellar status` shows all counters.
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! What all tests share: waiting with a deadline, and what to do where a precondition is missing.
+//! Helpers of all tests: waiting with a deadline, and skipping without a precondition.
 
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// Longest wait for anything. A machine under load is slow, not wrong; a test that hangs must fail.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Tries again until something is there.
+/// Polls until `look` returns a value; panics after [`DEADLINE`].
 pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + DEADLINE;
     loop {
@@ -23,8 +23,8 @@ pub(crate) fn receive<T>(from: &Receiver<T>) -> T {
     from.recv_timeout(DEADLINE).unwrap_or_else(|error| panic!("no message within {DEADLINE:?}: {error}"))
 }
 
-/// Called where a test cannot run for want of `what`, before it returns. Where `CI` is set, nothing may be missing.
-#[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
+/// Reports that the calling test is skipped because `what` is missing. Panics if `CI` is set.
+#[expect(clippy::print_stderr, reason = "a skipped test prints its reason")]
 pub(crate) fn missing(what: &str) {
     assert!(
         std::env::var_os("CI").is_none_or(|ci| ci.is_empty()),

@@ -1,5 +1,5 @@
-//! Bytes of a block behind a checksum that holds: refused, or read without a panic; what was read makes a
-//! block that reads the same.
+//! A block of arbitrary bytes with a valid checksum is rejected, or read without a panic; the entries that were
+//! read encode to an equal block.
 //!
 //! Input: the length of a head (u32, little-endian), head and bodies.
 
@@ -9,7 +9,7 @@ use saltcellar::model::{Entry, Flags, Kind, SeqNo, Source};
 use saltcellar::store::log::block::BlockView;
 use saltcellar::store::log::builder::{BlockBuilder, Packer};
 
-/// Entries that are read of a block; damaged columns may tell of 65,535.
+/// Maximum number of entries read from a block; damaged columns may claim 65,535.
 const ENTRIES_READ: usize = 64;
 
 pub(crate) fn block(data: &[u8]) {
@@ -28,7 +28,7 @@ fn aligned(bytes: &[u8]) -> AlignedVec {
     aligned
 }
 
-/// An entry of a block, out of it.
+/// An entry of a decoded block.
 #[derive(Debug, PartialEq)]
 struct Row {
     kind: Kind,

@@ -1,5 +1,5 @@
-//! A peer that says anything: a request is read, and written again it is the same, or it is refused in words of the protocol;
-//! what a writing call would store of it is what was sent.
+//! A request of arbitrary bytes is rejected with a protocol error, or decoded; encoding it again gives the same
+//! bytes. The entries of a writing call equal the data that was sent.
 
 use saltcellar::clock::Micros;
 use saltcellar::limits::NAME_BYTES_MAX;
@@ -39,7 +39,7 @@ pub(crate) fn call(payload: &[u8]) {
         drafts.push(&entry, Some(event.fingerprints));
         stored.push(entry);
     }
-    // What the appender gets is what was read.
+    // The appender gets the decoded data unchanged.
     let batch = drafts.detach().into_batch(payload.to_vec());
     assert!(batch.entries().map(|(entry, _)| entry).eq(stored));
 }
@@ -59,7 +59,7 @@ fn same_again(payload: &[u8], request: &Request<'_>) {
     }
 }
 
-/// As `Args::raw`, the plain way: the first pair of that name, unless it is nil.
+/// Reference for `Args::raw`: the first pair of that name, unless it is nil.
 fn first_of<'a>(map: &'a [u8], key: &str) -> Option<&'a [u8]> {
     let is_it = |name: &[u8]| Reader::new(name).bytes() == Ok(key.as_bytes());
     pairs(map).find(|(name, _)| is_it(name)).map(|(_, value)| value).filter(|value| value.first() != Some(&0xc0))

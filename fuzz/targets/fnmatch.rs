@@ -1,11 +1,11 @@
-//! A pattern and a name: matched as the rules of `fnmatch` have it, alone and among others, and never for long.
+//! A pattern and a name match by the rules of `fnmatch`, alone and among other patterns, in bounded time.
 //!
-//! Input: patterns, each ended by a line feed; what follows the last line feed is the name.
+//! Input: patterns, each ended by a line feed; the rest after the last line feed is the name.
 
 use saltcellar::model::Glob;
 use saltcellar::reactor::Matcher;
 
-/// What the plain oracle below takes a reasonable time for.
+/// Sizes that the quadratic oracle below handles in reasonable time.
 const CHARS_MAX: usize = 2_000;
 
 pub(crate) fn fnmatch(input: &[u8]) {
@@ -39,7 +39,7 @@ pub(crate) fn fnmatch(input: &[u8]) {
     assert_eq!(matcher.matches(name), !numbers.is_empty());
 }
 
-/// The same by a table: which beginnings of the name the pattern so far matches.
+/// The oracle, by a table of matched prefixes of the name.
 fn oracle(pattern: &str, name: &str) -> bool {
     let (pattern, name): (Vec<char>, Vec<char>) = (pattern.chars().collect(), name.chars().collect());
     let mut fits = vec![false; name.len() + 1];
@@ -71,7 +71,7 @@ fn oracle(pattern: &str, name: &str) -> bool {
     fits[name.len()]
 }
 
-/// Where the set ends that begins here, if it does.
+/// The end of the set that starts here, if it is closed.
 fn closed(pattern: &[char], at: usize) -> Option<usize> {
     let first = at + 1 + usize::from(pattern.get(at + 1) == Some(&'!'));
     (first + 1..pattern.len()).find(|end| pattern[*end] == ']')

@@ -1,6 +1,7 @@
-//! A bus that says anything, cut anywhere: the same frames come out, or the same error does; what came out can be fired again.
+//! A bus stream of arbitrary bytes, split anywhere, yields the same frames and the same error; its frames can
+//! be fired again.
 //!
-//! Input: a byte that tells where to cut, then the stream.
+//! Input: a byte that selects the split, then the stream.
 
 use saltcellar::wire::frame::{FrameError, Framing, Splitter, body, fired};
 use saltcellar::wire::salt_event::split;
@@ -10,7 +11,7 @@ const FRAME_BYTES_MAX: usize = 4096;
 pub(crate) fn frame(data: &[u8]) {
     let Some((step, stream)) = data.split_first() else { return };
     let (whole, error) = cut(stream, stream.len().max(1));
-    // Where the stream is cut changes nothing: neither the frames nor the end.
+    // The split changes neither the frames nor the error.
     let (pieces, cut_error) = cut(stream, usize::from(*step) + 1);
     assert_eq!(pieces, whole);
     assert_eq!(cut_error.is_some(), error.is_some(), "{cut_error:?} {error:?}");

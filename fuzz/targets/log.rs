@@ -1,9 +1,10 @@
-//! A log with damage, whose bodies contain frames: of this log at other offsets, of other logs of this store, of other stores
-//! at the very place where they lie, of other versions. Every frame whose bytes are whole is read, nothing else is, and no
-//! damage refuses a start.
+//! A damaged log whose bodies contain frames: of this log at other offsets, of other logs of this store, of
+//! other stores at the same offset, of other versions. Every undamaged frame is read, nothing else is, and no
+//! damage prevents a start.
 //!
-//! Input: a byte (bits 0 and 1: frames, 2 to 5; bits 2 to 4 all zero: the store is opened, too), four bytes per frame (what its
-//! body contains), then damage: what it is (u8), where (u16, times 16, plus the rest of the first byte), how much (u8).
+//! Input: a byte (bits 0 and 1: frames, 2 to 5; bits 2 to 4 all zero: the store is opened, too), four bytes per
+//! frame (the content of its body), then damage: kind (u8), position (u16, times 16, plus the rest of the first
+//! byte), length (u8).
 
 use std::fs;
 use std::path::Path;
@@ -21,7 +22,7 @@ use saltcellar::store::{Classes, FreeSpace, Limits, Options, Store, format};
 const ID: LogId = LogId { store_id: 0x5a17_ce11_a25a_17ce, first_seq: SeqNo(1) };
 const FOREIGN: LogId = LogId { store_id: 77, ..ID };
 
-/// Where a frame lies, without its padding, and the tag of its entry.
+/// The position of a frame without its padding, and the tag of its entry.
 struct Written {
     from: usize,
     to: usize,
@@ -67,11 +68,11 @@ pub(crate) fn log(data: &[u8]) {
     }
 }
 
-/// Appends a frame whose body contains what `what` says.
+/// Appends a frame whose body contains the data selected by `what`.
 fn append(log: &mut Vec<u8>, written: &mut Vec<Written>, seq: u64, what: [u8; 4]) {
     let offset = log.len() as u64;
     let tag = format!("genuine/{seq}");
-    // The same length with anything inside: the head, and with it the place of the body, stays the same.
+    // With other data of the same length the head, and so the body's offset, stays the same.
     let (_, bodies_at) = frame(&tag, seq, &noise(seq, BODY));
     let mut body = hostile(what, offset + bodies_at as u64, seq, log, written);
     body.truncate(BODY / 4);
@@ -88,7 +89,7 @@ fn append(log: &mut Vec<u8>, written: &mut Vec<Written>, seq: u64, what: [u8; 4]
 /// Bytes of a body.
 const BODY: usize = 16 * 1024;
 
-/// A frame that is placed nowhere, and where its bodies begin in it.
+/// A frame without a position, and the offset of its bodies.
 fn frame(tag: &str, seq: u64, body: &[u8]) -> (Vec<u8>, usize) {
     let entry = Entry {
         kind: Kind::Event,
@@ -116,7 +117,7 @@ fn used_len(frame: &[u8]) -> usize {
     FRAME_HEADER_LEN + word(8).next_multiple_of(16) + word(12)
 }
 
-/// What is put into a body that will begin at `offset`.
+/// The content of a body that will start at `offset`.
 fn hostile(what: [u8; 4], offset: u64, seq: u64, log: &[u8], written: &[Written]) -> Vec<u8> {
     let forged = |id: LogId, offset: u64, version: u8| {
         let mut builder = BlockBuilder::default();
@@ -159,7 +160,7 @@ fn hostile(what: [u8; 4], offset: u64, seq: u64, log: &[u8], written: &[Written]
     }
 }
 
-/// Bytes that do not compress.
+/// Incompressible bytes.
 fn noise(seed: u64, len: usize) -> Vec<u8> {
     let word = |n: u64| (n + 1 + seed * 8192).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29).to_le_bytes();
     (0..len.div_ceil(8) as u64).flat_map(word).take(len).collect()
@@ -183,7 +184,7 @@ fn apply(log: &mut Vec<u8>, [what, low, high, much]: [u8; 4]) {
     }
 }
 
-/// A store with this log starts, twice, and serves these events and no others.
+/// A store with this log starts twice and serves exactly these events.
 fn check_start(state_dir: &Path, log: &[u8], expected: &[(u64, &str)]) {
     let segment = format::class_dir(state_dir, "events").join(format::segment_name(ID.first_seq));
     fs::create_dir_all(&segment).expect("a directory");

@@ -1,5 +1,5 @@
-//! Pages of an index and a backup's manifest that say anything: refused, or read without a panic and without end; what was read
-//! and is written again reads the same.
+//! Pages of an index, or a manifest of a backup, of arbitrary bytes are rejected, or read without a panic in
+//! bounded time; encoding them again gives equal data.
 
 use saltcellar::store::index::page::code::Reader;
 use saltcellar::store::index::job::Decoder;
@@ -34,7 +34,7 @@ pub(crate) fn pages(bytes: &[u8]) {
         assert_eq!(again.to_bytes(), written);
     }
     if let Some(rows) = latest::read(bytes) {
-        assert!(rows.len() <= bytes.len(), "a row has bytes of its own");
+        assert!(rows.len() <= bytes.len(), "each row has at least a byte");
     }
     let (mut reader, mut name) = (Reader(bytes), Vec::new());
     while let Some(found) = minion::read_record(&mut reader, &mut name) {
@@ -45,7 +45,7 @@ pub(crate) fn pages(bytes: &[u8]) {
     }
 }
 
-/// A manifest, its last line put right: with that nothing in it may lead out of the backup.
+/// A manifest with a corrected last line: no path in it may leave the backup.
 fn manifest(text: &str) {
     let Some((lines, _)) = text.trim_end_matches('\n').rsplit_once('\n') else { return };
     let body = format!("{lines}\n");

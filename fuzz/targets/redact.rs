@@ -1,7 +1,8 @@
-//! An entry whose body says anything, under rules of every sort: what comes out is one value again, or a blot alone; none of it
-//! should have gone; and to redact it once more changes nothing. What is left is looked for by a walk of its own, over a tree.
+//! An entry of arbitrary bytes, under rules of every kind: the result is one value, or a redaction mark alone;
+//! it contains no redacted data; a second redaction changes nothing. An independent search of a decoded tree
+//! verifies this.
 //!
-//! Input: a byte that tells the kind of entry, then its body.
+//! Input: a byte that selects the kind of entry, then its body.
 
 use std::sync::LazyLock;
 
@@ -52,7 +53,7 @@ pub(crate) fn redact(data: &[u8]) {
     }
 }
 
-/// The body as it would be stored; none if it could not be walked.
+/// The body as stored; `None` if it cannot be decoded.
 fn redacted(redactor: &Redactor, entry: &Entry<'_>) -> Option<Vec<u8>> {
     match redactor.redact(entry) {
         Redacted::Untouched => Some(entry.body.to_vec()),
@@ -61,7 +62,7 @@ fn redacted(redactor: &Redactor, entry: &Entry<'_>) -> Option<Vec<u8>> {
                 let mut reader = Reader::new(bytes);
                 (reader.value().map(<[u8]>::len), reader.rest().len())
             };
-            // What was one value is one; of a load the second value is copied as it came, whatever it is.
+            // One value stays one value; the second value of a load is copied unchanged, valid or not.
             if values(entry.body).0 == Ok(entry.body.len()) {
                 assert_eq!(values(&body), (Ok(body.len()), 0));
             }
@@ -74,7 +75,7 @@ fn redacted(redactor: &Redactor, entry: &Entry<'_>) -> Option<Vec<u8>> {
     }
 }
 
-/// What the rules are about, as a tree; none if that cannot be made of it.
+/// The part covered by the rules, as a tree; `None` if it cannot be decoded.
 fn root(kind: Kind, body: &[u8]) -> Option<Value> {
     let mut body = match body.split_first() {
         Some((0x92, rest)) if kind == Kind::Load => rest,
@@ -101,7 +102,7 @@ fn no_secret(value: &Value, spares: bool) -> bool {
     held() && items() && bytes(value).is_none_or(|text| !text.windows(8).any(is_access_key))
 }
 
-/// No PEM block of a private key begins in it, unless its name was made of what is left.
+/// It contains no start of a PEM block of a private key, unless its name consists of remaining parts.
 fn no_key(value: &Value, spares: bool, top: bool) -> bool {
     let held = || pairs(value).all(|(key, value)| {
         spared(bytes(key).unwrap_or_default(), spares && top) || no_key(value, spares, false)
@@ -114,7 +115,7 @@ fn spared(key: &[u8], spares: bool) -> bool {
     spares && STRUCTURAL.iter().any(|own| own.as_bytes() == key)
 }
 
-/// Some of the names that `passwords` knows.
+/// Some of the names that `passwords` covers.
 fn is_secret(key: &[u8]) -> bool {
     let key = key.to_ascii_lowercase();
     let has = |part: &[u8]| key.windows(part.len()).any(|at| at == part);
@@ -126,7 +127,7 @@ fn is_access_key(text: &[u8]) -> bool {
     text.strip_prefix(b"AKIA").is_some_and(|rest| rest.iter().all(is_one))
 }
 
-/// It has gone, or it was no secret.
+/// It has been redacted, or was not a secret.
 fn gone(value: &Value) -> bool {
     matches!(value, Value::Nil | Value::Boolean(_)) || bytes(value) == Some(REDACTED.as_bytes())
 }

@@ -1,5 +1,5 @@
-//! An event's body that says anything: it is split, peeked and packed without a panic, and a batch and a block give back what
-//! was put into them.
+//! An event's body of arbitrary bytes is split, inspected and packed without a panic, and a batch and a block
+//! return their entries unchanged.
 
 use std::borrow::Cow;
 

@@ -1,6 +1,7 @@
-//! A minion that says anything over HTTPS: an envelope is read and can be written again, or is refused; so is its payload.
+//! An envelope of arbitrary bytes over HTTPS is rejected, or decoded and encodes to the same bytes; the same
+//! holds for its payload.
 //!
-//! Input: a byte that tells how much of the rest has arrived early, then the body of the request.
+//! Input: a byte for the length of the part that arrives first, then the body of the request.
 
 use saltcellar::wire::call::Request;
 use saltcellar::wire::der::{not_after, rsa_public_key};
@@ -12,7 +13,7 @@ pub(crate) fn signed_batch(data: &[u8]) {
     if let Some(key) = rsa_public_key(body) {
         assert!(key.is_empty() || body.windows(key.len()).any(|part| part == key), "a part of it");
     }
-    // What more bytes say must not contradict what fewer said.
+    // More bytes must not contradict the result for fewer bytes.
     let some = body.get(..usize::from(*cut)).unwrap_or(body);
     let (early, late) = (Envelope::read(some), Envelope::read(body));
     match early {

@@ -1,6 +1,6 @@
-//! A template and the data of an event: rendered or refused, within bounds, and again the same.
+//! A template and event data: rendered or rejected within limits, with the same result twice.
 //!
-//! Input: a template, perhaps the byte 0xff and a msgpack value, which else is a mapping of one key.
+//! Input: a template, and optionally the byte 0xff and a msgpack value; the default is a mapping of one key.
 
 use std::sync::LazyLock;
 
@@ -8,7 +8,7 @@ use saltcellar::sls::jinja::{Ambient, Context, Data, Engine, EngineOptions, NoFi
 
 static ENGINE: LazyLock<Engine> = LazyLock::new(|| Engine::new(EngineOptions::default()));
 
-/// What makes two renderings differ.
+/// The permitted differences between two renderings.
 const CHANCE: [&str; 6] = ["rand", "shuffle", "sample", "lipsum", "gen_mac", "0x"];
 
 pub(crate) fn sls_jinja(input: &[u8]) {
@@ -30,7 +30,7 @@ pub(crate) fn sls_jinja(input: &[u8]) {
     let _ = ENGINE.check(&source);
     let (first, second) = (once(), once());
     if !CHANCE.iter().any(|chance| text.contains(chance)) {
-        // Where an object fingerprints as its address, a filter may have changed its case.
+        // Objects print their addresses, and a filter may have changed the case.
         let addresses =
             |rendered: &Option<Result<_, _>>| format!("{rendered:?}").to_ascii_lowercase().contains("0x");
         assert!(first == second || addresses(&first), "{first:?}\n{second:?}");

@@ -1,7 +1,7 @@
-//! A rendered SLS file, as YAML and as JSON, from text to low chunks: what comes out is bounded and complete, an error names a place
-//! in the text, and compiling once more gives the same.
+//! A rendered SLS file, as YAML and as JSON, from text to low chunks: the result is bounded and complete, an
+//! error has a position in the text, and compiling again gives the same result.
 //!
-//! Input: the text; bytes that are no UTF-8 count as replacement characters.
+//! Input: the text; invalid UTF-8 counts as replacement characters.
 
 use saltcellar::limits::{SLS_DEPTH_MAX, YAML_ALIASED_BYTES_MAX, YAML_ALIASED_VALUES_MAX};
 use saltcellar::sls::compile::{self, FileError, Refused};
@@ -35,7 +35,7 @@ pub(crate) fn sls_yaml(data: &[u8]) {
 
 fn compile(high: &Map) {
     let low = compile::low(vec![high.clone()]);
-    // Without regard to `nan`, which equals nothing.
+    // Ignoring `nan`, which is not equal to itself.
     let shown = |low: &Result<Vec<Map>, Refused>| format!("{low:?}");
     assert_eq!(shown(&low), shown(&compile::low(vec![high.clone(), high.clone()])));
     match low {

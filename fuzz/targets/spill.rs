@@ -1,8 +1,8 @@
-//! A file of the bus source's spill that says anything: a torn end is cut off, as many events come out as were counted, nothing is
-//! left over but a damaged file, and what came out goes in and comes out again as it was. What does not begin as a spill does is set
-//! aside, whole.
+//! A spill file of arbitrary bytes: a torn end is cut off, the number of events read equals the number counted,
+//! and only damaged files remain. Events that were read survive being spilled again. A file without the start
+//! of a spill is kept unchanged under another name.
 //!
-//! Input: a byte (bit 0: the checksums hold; bit 1: it was being handed over when the daemon ended), then the file.
+//! Input: a byte (bit 0: valid checksums; bit 1: the daemon ended during its delivery), then the file.
 
 use std::fs;
 use std::path::Path;
@@ -14,11 +14,11 @@ use saltcellar::model::{Batch, Kind};
 use saltcellar::store::vfs::Disk;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Bytes of the file before its records, and of a record before its payload: as earlier releases wrote them, and now.
+/// Bytes of the file before its records, and of a record before its payload, in earlier releases and now.
 const ONE: (usize, usize) = (8, 16);
 const TWO: (usize, usize) = (40, 24);
 
-/// What is compared of an entry; the source tells how sure one is of it, which a restart changes.
+/// The compared parts of an entry; the source is excluded, because a restart changes its certainty.
 type Row = (Kind, Micros, i64, u8, [Vec<u8>; 5]);
 
 pub(crate) fn spill(data: &[u8]) {
@@ -33,7 +33,7 @@ pub(crate) fn spill(data: &[u8]) {
     let ending = if mode & 2 == 0 { "spill" } else { "read" };
     fs::write(place.join(format!("0001000000.{ending}")), &file).expect("a file");
 
-    let (mut queue, found) = DiskQueue::open(Arc::new(Disk), &place).expect("whatever it holds, it opens");
+    let (mut queue, found) = DiskQueue::open(Arc::new(Disk), &place).expect("every file can be opened");
     assert_eq!(queue.waiting(), found.events);
     if found.events > 0 {
         assert_eq!(queue.bytes() + found.cut, file.len() as u64);
@@ -59,7 +59,7 @@ fn drained(queue: &mut DiskQueue, place: &Path) -> (Vec<Row>, Vec<(Batch, u64)>)
     let (mut rows, mut batches) = (Vec::new(), Vec::new());
     while let Some(piece) = queue.next_piece().expect("the file is there") {
         if piece.batch.is_empty() {
-            assert!(piece.hole.is_some(), "a piece without events tells of those that are missing");
+            assert!(piece.hole.is_some(), "a piece without events has a hole");
             continue;
         }
         for (entry, _) in piece.batch.entries() {
@@ -76,7 +76,7 @@ fn drained(queue: &mut DiskQueue, place: &Path) -> (Vec<Row>, Vec<(Batch, u64)>)
     (rows, batches)
 }
 
-/// Gives each record that is whole the checksums it should have.
+/// Gives each complete record valid checksums.
 fn mend_checksums(file: &mut [u8]) {
     let key = (!file.starts_with(b"SCSPILL1")).then(|| file.get(16..24)).flatten();
     let key = key.and_then(|key| key.first_chunk()).map(|key| u64::from_le_bytes(*key));

@@ -1,7 +1,7 @@
-//! A ZeroMQ peer that says anything, cut anywhere: the same pieces come out, or the same error does, never more than a message
-//! may have is asked for, and what came out can be sent again.
+//! A ZeroMQ peer that sends arbitrary bytes, split anywhere: the same items or the same error result, no more
+//! bytes than a message's limit are requested, and the items can be sent again.
 //!
-//! Input: a byte that tells where to cut, then the stream.
+//! Input: a byte that selects the split, then the stream.
 
 use saltcellar::wire::zmtp::{
     GREETING_LEN, Message, ZmtpItem, SocketType, Splitter, ZmtpError, check_greeting, put_message, read_command,
@@ -10,7 +10,7 @@ use saltcellar::zeromq::pull::event;
 
 const MAX: usize = 4096;
 
-/// A command's body and 0, or the first two frames of a message and how many it has.
+/// A command's body and 0, or the first two frames of a message and their number.
 type Found = (usize, Vec<u8>, Option<Vec<u8>>);
 
 pub(crate) fn zmtp(data: &[u8]) {
@@ -18,7 +18,7 @@ pub(crate) fn zmtp(data: &[u8]) {
     if let Some(greeting) = stream.first_chunk::<GREETING_LEN>() {
         let _ = check_greeting(greeting);
     }
-    // Where the stream is cut changes nothing.
+    // The split changes nothing.
     let (whole, error) = cut(stream, stream.len().max(1));
     assert_eq!(cut(stream, usize::from(*step) + 1), (whole.clone(), error));
     for (frames, first, _) in whole {

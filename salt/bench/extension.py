@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
 """
-What the extension does per second, against a daemon of its own.
+Throughput of the extension against a separate daemon.
 
   extension.py event_return   one process, batches of 1,000, as Salt's EventReturn calls it
-  extension.py returner       1 and 8 processes, each waits for every call, as the master's workers do
+  extension.py returner       1 and 8 processes, one synchronous call at a time each, as the master's workers do
 
-Run it with the Python that Salt lives in, after `cargo build --release`:
+Run it with Salt's Python, after `cargo build --release`:
 
     tests/lab/salt_lab.py in-venv -- python salt/bench/extension.py event_return
     tests/lab/salt_lab.py in-venv -- python salt/bench/extension.py returner
 
-The returner is loaded by Salt's loader, from this repository. The events are a recorded bus, each repetition with jids of
-its own, unpacked to the maps that `salt.utils.event` hands over. `--profile` prints where Python's time goes instead of
-how much it is.
+The returner is loaded by Salt's loader, from this repository. The events are a recorded bus, with new jids per repetition,
+unpacked to the maps that `salt.utils.event` passes. `--profile` prints a profile of Python's time instead of
+throughput.
 """
 
 import argparse
@@ -45,7 +45,7 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Daemon:
-    """``saltcellar serve`` in a new directory, ended when the block is left."""
+    """``saltcellar serve`` in a new directory, stopped at the end of the block."""
 
     def __init__(self, program, directory):
         self._scratch = tempfile.TemporaryDirectory(prefix="sc-bench-", dir=directory)
@@ -72,12 +72,12 @@ class Daemon:
         self._scratch.cleanup()
 
     def cpu_s(self):
-        """Processor seconds that the daemon has used."""
+        """Processor seconds used by the daemon."""
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
     def opts(self):
-        """A master's configuration that points here."""
+        """A master's configuration that uses this daemon."""
         paths = {key: str(self.dir / key) for key in ("root_dir", "cachedir", "sock_dir", "pki_dir")}
         return dict(
             salt.config.DEFAULT_MASTER_OPTS,
@@ -89,7 +89,7 @@ class Daemon:
         )
 
     def spooled_or_lost(self):
-        """What did not reach the daemon; a measurement with any of it measures something else."""
+        """Entries that did not reach the daemon; a measurement with any of them is invalid."""
         return [str(path) for path in (self.dir / "cachedir" / "saltcellar").glob("spool*") if path.stat().st_size]
 
 
@@ -115,7 +115,7 @@ def pinged():
 
 
 def events(load, count):
-    """So many events, as EventReturn holds them. Every repetition of the recording speaks of other jobs."""
+    """So many events, in EventReturn's form. Every repetition of the recording has other jobs."""
     originals = list(recorded() if load == "corpus" else pinged())
     jids = {tag.split(b"/")[2] for tag, _ in originals if tag.startswith(b"salt/job/")}
     jids = {jid for jid in jids if len(jid) == 20 and jid.isdigit()}
@@ -149,13 +149,13 @@ def bench_event_return(args):
         took = []
         with profiled(args.profile):
             for n in range(number):
-                begun = time.perf_counter()
+                started = time.perf_counter()
                 store(batches[n % len(batches)])
-                took.append(time.perf_counter() - begun)
+                took.append(time.perf_counter() - started)
         seconds = time.perf_counter() - start
         stored = number * args.batch
         if left := daemon.spooled_or_lost():
-            raise SystemExit(f"not everything reached the daemon: {left}")
+            raise SystemExit(f"entries did not reach the daemon: {left}")
         return {
             "events": stored,
             "bytes_per_event": round(mean),
@@ -167,7 +167,7 @@ def bench_event_return(args):
 
 
 class profiled:  # pylint: disable=invalid-name
-    """``with profiled(True): ...`` prints the functions that took longest."""
+    """``with profiled(True): ...`` prints the slowest functions."""
 
     def __init__(self, wanted):
         self._profile = cProfile.Profile() if wanted else None
@@ -183,7 +183,7 @@ class profiled:  # pylint: disable=invalid-name
 
 
 def work(opts, worker, calls, profile, ready, results):
-    """One master worker: returns of jobs of its own, each waited for."""
+    """A master worker: synchronous returns of its own jobs."""
     store = salt.loader.returners(opts, {})["saltcellar.returner"]
     loads = [
         {
@@ -206,14 +206,14 @@ def work(opts, worker, calls, profile, ready, results):
     cpu, start, took = own_cpu_s(), time.perf_counter(), []
     with profiled(profile):
         for load in loads[:calls]:
-            begun = time.perf_counter()
+            started = time.perf_counter()
             store(load)
-            took.append(time.perf_counter() - begun)
+            took.append(time.perf_counter() - started)
     results.put((start, time.perf_counter(), own_cpu_s() - cpu, took))
 
 
 def bench_returner(args):
-    """Some processes at once, one call at a time each."""
+    """Concurrent processes, one call at a time each."""
     runs = []
     for workers in args.workers:
         with Daemon(args.saltcellar, args.dir) as daemon:
@@ -232,7 +232,7 @@ def bench_returner(args):
             for fork in forks:
                 fork.join()
             if left := daemon.spooled_or_lost():
-                raise SystemExit(f"not everything reached the daemon: {left}")
+                raise SystemExit(f"entries did not reach the daemon: {left}")
             took = sorted(one for *_, some in came for one in some)
             seconds = max(end for _, end, *_ in came) - min(start for start, *_ in came)
             runs.append(
@@ -255,7 +255,7 @@ def main():
     )
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--saltcellar", default=os.environ.get("SALTCELLAR_BIN", REPO / "target/release/saltcellar"))
-    common.add_argument("--dir", help="where the daemon keeps its store (default: $TMPDIR)")
+    common.add_argument("--dir", help="directory of the daemon's store (default: $TMPDIR)")
     common.add_argument("--profile", action="store_true")
     what = parser.add_subparsers(dest="what", required=True)
     one = what.add_parser("event_return", parents=[common])

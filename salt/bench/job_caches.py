@@ -1,8 +1,8 @@
 """
-The job caches that ``returners.py`` measures: what each needs, how it is started, filled quickly, and what it occupies.
+The job caches that ``returners.py`` measures: requirements, start, bulk loading, and disk usage.
 
-A cache is filled by direct means, in the form that its own ``save_load`` and ``returner`` give it: through them some would take
-hours. What is timed goes through Salt's loader and through nothing else.
+A cache is filled directly, with the data that its own ``save_load`` and ``returner`` would write: through them some would take
+hours. Timed calls use Salt's loader only.
 """
 
 import contextlib
@@ -27,21 +27,21 @@ HERE = Path(__file__).resolve()
 REPO = HERE.parents[2]
 SRC = REPO / "salt" / "src"
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-#: How long a server may take to start or to stop, in seconds.
-PATIENCE_S = 60
+#: Timeout of a server's start and stop, in seconds.
+TIMEOUT_S = 60
 
 
-class StepsAside(Exception):
-    """This one cannot be measured here; the words say why."""
+class Unavailable(Exception):
+    """This cache cannot be measured here; the message gives the reason."""
 
 
 class JobCache:
-    """``local_cache``, and what the others share."""
+    """``local_cache``, and the base of the others."""
 
     name = "local_cache"
-    #: Salt's name for it, ``master_job_cache``.
+    #: Salt's name, as in ``master_job_cache``.
     returner = "local_cache"
-    #: When an answer is given.
+    #: Durability at the time of the answer.
     durable = "no: written to the page cache"
 
     def __init__(self, base):
@@ -49,13 +49,13 @@ class JobCache:
         self.minion = None
         self.opts = None
 
-    # ---- its life
+    # ---- lifecycle
 
     def needs(self):
-        """Raises :class:`StepsAside` if it cannot run here."""
+        """Raises :class:`Unavailable` if the cache cannot run here."""
 
     def start(self):
-        """From nothing: an empty cache, and the master's own way to it."""
+        """Starts with an empty cache, loaded as in the master."""
         self.dir.mkdir(mode=0o755)
         self.begin()
         conf = {
@@ -68,7 +68,7 @@ class JobCache:
             "log_file": str(self.dir / "log"),
             "enable_fqdns_grains": False,
             "enable_gpu_grains": False,
-            # Salt's other job ids are times alone, and two processes may take the same one.
+            # Salt's other job ids are times alone, and two processes may generate the same one.
             "unique_jid": True,
             "master_job_cache": self.returner,
             **self.conf(),
@@ -77,46 +77,46 @@ class JobCache:
         path.write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in conf.items()))
         self.opts = salt.config.master_config(str(path))
         self.opts["__role"] = "master"
-        # What the master's workers have, made before they fork, as there.
+        # The objects of the master's workers, created before the fork as in the master.
         self.minion = salt.minion.MasterMinion(self.opts, states=False, rend=False)
         for function in ("prep_jid", "save_load", "returner", "get_load", "get_jid", "get_jids"):
             if f"{self.returner}.{function}" not in self.minion.returners:
-                raise StepsAside(f"Salt's loader has no {self.returner}.{function}")
+                raise Unavailable(f"Salt's loader has no {self.returner}.{function}")
 
     def begin(self):
-        """Starts its server, if it has one."""
+        """Starts the server, if there is one."""
 
     def end(self):
-        """Ends its server."""
+        """Stops the server."""
 
     def stop(self):
-        """Leaves nothing."""
+        """Removes everything."""
         if self.minion is not None and hasattr(self.minion, "destroy"):
             self.minion.destroy()
-            # 3008 takes it for one that nobody destroyed unless these are gone altogether.
+            # 3008 considers it not destroyed unless these attributes are deleted.
             self.minion.returners = self.minion.functions = self.minion.utils = None
         self.minion = None
         self.end()
         shutil.rmtree(self.dir, ignore_errors=True)
 
     def conf(self):
-        """What it wants in the master's configuration."""
+        """Its options in the master's configuration."""
         return {}
 
     def function(self, name):
-        """A returner function as Salt's loader gives it to the master, or None."""
+        """A returner function as Salt's loader passes it to the master, or None."""
         full = f"{self.returner}.{name}"
         return self.minion.returners[full] if full in self.minion.returners else None
 
     def set_keep(self, seconds):
-        """``keep_jobs_seconds``, for the loaded returner too."""
+        """``keep_jobs_seconds``, also in the loaded returner."""
         for opts in (self.opts, self.minion.opts, getattr(self.minion.returners, "opts", {})):
             opts["keep_jobs_seconds"] = seconds
 
-    # ---- filling it
+    # ---- bulk loading
 
     def fill(self, jobs):
-        """Stores ``(jid, load, [return, ...])`` of each."""
+        """Stores ``(jid, load, [return, ...])`` of each job."""
         root = os.path.join(self.opts["cachedir"], "jobs")
         for jid, load, returns in jobs:
             at = salt.utils.jid.jid_dir(jid, root, self.opts["hash_type"])
@@ -129,12 +129,12 @@ class JobCache:
                 _write(f"{at}/{one['id']}/return.p", salt.payload.dumps(_answer(one)))
 
     def expire(self):
-        """Called once all jobs are older than is kept, where age alone does not say so."""
+        """Called once all jobs have expired, for caches that need more than age."""
 
-    # ---- what it costs
+    # ---- cost
 
     def places(self):
-        """Where its data lie."""
+        """Directories of its data."""
         return [self.dir / "cache"]
 
     def usage(self):
@@ -143,30 +143,30 @@ class JobCache:
         for place in self.places():
             for base, _, files in os.walk(place):
                 for name in (base, *(os.path.join(base, file) for file in files)):
-                    # What goes while we look is not there.
+                    # Files may be deleted meanwhile.
                     with contextlib.suppress(FileNotFoundError):
                         occupied += os.lstat(name).st_blocks * 512
                         inodes += 1
         return occupied, inodes
 
     def server_cpu_s(self):
-        """Processor seconds that its server has used."""
+        """Processor seconds used by the server."""
         return 0.0
 
     def server_memory(self):
-        """Bytes of memory that its server holds."""
+        """Bytes of memory used by the server."""
         return 0
 
 
 class SaltCache(JobCache):
-    """Salt's returner on ``salt.cache``, with its default driver; 3008 has it, older ones do not."""
+    """Salt's returner on ``salt.cache``, with its default driver; only in 3008."""
 
     name = "salt_cache"
     returner = "salt_cache"
 
     def needs(self):
         if importlib.util.find_spec("salt.returners.salt_cache") is None:
-            raise StepsAside("this Salt has no such returner")
+            raise Unavailable("this Salt has no such returner")
 
     def fill(self, jobs):
         root = os.path.join(self.opts["cachedir"], "jobs")
@@ -181,20 +181,20 @@ class SaltCache(JobCache):
 
 
 class Served(JobCache):
-    """One with a server of its own."""
+    """A cache with a server."""
 
     def __init__(self, base):
         super().__init__(base)
         self.process = None
 
     def spawn(self, *command, **more):
-        """Starts the server; its words go to a file."""
+        """Starts the server with its output in a file."""
         with open(self.dir / "server.log", "ab") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **more)
 
     def wait_for(self, path):
-        """Until something listens on that socket."""
-        until = time.monotonic() + PATIENCE_S
+        """Waits for a listener on that socket."""
+        until = time.monotonic() + TIMEOUT_S
         while time.monotonic() < until:
             with socket.socket(socket.AF_UNIX) as probe:
                 if probe.connect_ex(str(path)) == 0:
@@ -203,15 +203,15 @@ class Served(JobCache):
                 break
             time.sleep(0.02)
         words = (self.dir / "server.log").read_text(errors="replace")[-500:]
-        raise StepsAside(f"its server did not start: {words}")
+        raise Unavailable(f"its server did not start: {words}")
 
     def end(self):
         if self.process is None:
             return
-        # postgres: disconnect clients, do not wait for them. The others take it for SIGTERM.
+        # postgres: disconnect clients without waiting. Other servers treat it as SIGTERM.
         self.process.send_signal(signal.SIGINT)
         try:
-            self.process.wait(PATIENCE_S)
+            self.process.wait(TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -222,7 +222,7 @@ class Served(JobCache):
         return [self.process.pid]
 
     def server_cpu_s(self):
-        # A forking server's children are in its own count once they have ended.
+        # A forking server's own count includes finished children.
         own = _stat(self.process.pid)
         ended = sum(int(own[field]) for field in (13, 14)) if own else 0
         alive = [_stat(pid) for pid in self.pids()]
@@ -239,7 +239,7 @@ class Served(JobCache):
 
 
 class Pgjsonb(Served):
-    """PostgreSQL as Debian ships it, asked over a unix socket."""
+    """PostgreSQL of Debian, over a unix socket."""
 
     name = "pgjsonb"
     returner = "pgjsonb"
@@ -247,26 +247,26 @@ class Pgjsonb(Served):
 
     def needs(self):
         if importlib.util.find_spec("psycopg2") is None:
-            raise StepsAside("no psycopg2 (pip install --target DIR psycopg2-binary, PYTHONPATH=DIR)")
+            raise Unavailable("no psycopg2 (pip install --target DIR psycopg2-binary, PYTHONPATH=DIR)")
         self.program("postgres")
 
     def program(self, name):
-        """A program of PostgreSQL; the newest."""
+        """The newest installed program of PostgreSQL with that name."""
         where = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda path: int(path.parts[4].split(".")[0]))
         found = str(where[-1]) if where else shutil.which(name)
         if not found:
-            raise StepsAside("PostgreSQL is not installed (apt-get install postgresql)")
+            raise Unavailable("PostgreSQL is not installed (apt-get install postgresql)")
         return found
 
     def begin(self):
         data, as_user = self.dir / "data", {}
         if os.geteuid() == 0:
-            # It refuses to run as root.
+            # It does not run as root.
             as_user = {"user": "postgres", "group": "postgres", "extra_groups": [], "cwd": "/"}
             with contextlib.suppress(KeyError):
                 shutil.chown(self.dir, "postgres", "postgres")
             if self.dir.owner() != "postgres":
-                raise StepsAside("root cannot run PostgreSQL, and there is no user postgres")
+                raise Unavailable("root cannot run PostgreSQL, and there is no user postgres")
         initdb = [self.program("initdb"), "-D", str(data), "-U", "salt", "-A", "trust", "-E", "UTF8", "--no-instructions"]
         with open(self.dir / "server.log", "ab") as log:
             subprocess.run(initdb, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=True, **as_user)
@@ -275,11 +275,11 @@ class Pgjsonb(Served):
         with self.connect("postgres") as (_, cursor):
             cursor.execute("CREATE DATABASE salt")
         with self.connect() as (_, cursor):
-            # The schema that the module's documentation gives.
+            # The schema of the module's documentation.
             cursor.execute(self.schema())
 
     def schema(self):
-        """The statements out of the returner's own docstring."""
+        """The statements from the returner's docstring."""
         import salt.returners.pgjsonb as module
 
         text = module.__doc__.split(".. code-block:: sql", 1)[1].split("Required python modules", 1)[0]
@@ -287,10 +287,10 @@ class Pgjsonb(Served):
 
     @contextlib.contextmanager
     def connect(self, database="salt"):
-        """A cursor that commits each statement, on the server once it answers."""
+        """A cursor that commits each statement, once the server answers."""
         import psycopg2
 
-        until = time.monotonic() + PATIENCE_S
+        until = time.monotonic() + TIMEOUT_S
         while True:
             try:
                 connection = psycopg2.connect(host=str(self.dir), user="salt", dbname=database)
@@ -329,7 +329,7 @@ class Pgjsonb(Served):
                 ),
             )
         with self.connect() as (_, cursor):
-            # Its own maintenance would do so some time later.
+            # Its automatic maintenance would do this later.
             cursor.execute("VACUUM ANALYZE")
 
     def places(self):
@@ -341,23 +341,23 @@ class Pgjsonb(Served):
 
 
 class Redis(Served):
-    """redis-server as Debian ships it, asked over a unix socket."""
+    """redis-server of Debian, over a unix socket."""
 
     name = "redis"
     returner = "redis"
-    durable = "no: a snapshot once in a while"
+    durable = "no: a snapshot from time to time"
     synced = ()
 
     def needs(self):
         if importlib.util.find_spec("redis") is None:
-            raise StepsAside("no redis client (pip install --target DIR redis, PYTHONPATH=DIR)")
+            raise Unavailable("no redis client (pip install --target DIR redis, PYTHONPATH=DIR)")
         if not shutil.which("redis-server"):
-            raise StepsAside("redis-server is not installed (apt-get install redis-server)")
+            raise Unavailable("redis-server is not installed (apt-get install redis-server)")
         if importlib.util.find_spec("salt.returners.redis_return") is None:
             with contextlib.suppress(ModuleNotFoundError):
                 if importlib.util.find_spec("saltext.redis.returners") is not None:
                     return
-            raise StepsAside("this Salt has no redis returner, and saltext.redis is not installed")
+            raise Unavailable("this Salt has no redis returner, and saltext.redis is not installed")
 
     def begin(self):
         data = self.dir / "data"
@@ -370,7 +370,7 @@ class Redis(Served):
         return {"redis.unix_socket_path": str(self.dir / "redis.sock"), "redis.db": "0"}
 
     def connection(self):
-        """The client's own."""
+        """The returner's own connection."""
         import redis
 
         return redis.StrictRedis(unix_socket_path=str(self.dir / "redis.sock"))
@@ -401,7 +401,7 @@ class Redis(Served):
 
 
 class RedisSynced(Redis):
-    """The same, made to sync each write before it answers."""
+    """Redis with a sync per write before the answer."""
 
     name = "redis, synced"
     durable = "yes: appendfsync always"
@@ -409,18 +409,19 @@ class RedisSynced(Redis):
 
 
 class Saltcellar(Served):
-    """This one."""
+    """saltcellar."""
 
     name = "saltcellar"
     returner = "saltcellar"
     durable = "yes: its default"
     program = os.environ.get("SALTCELLAR_BIN") or str(REPO / "target" / "release" / "saltcellar")
-    #: Jobs of a day lie in many segments, and go a segment at a time. A few seconds' worth needs small ones for that.
+    #: In production the jobs of a day span many segments, which are dropped whole. A few seconds of jobs need small
+    #: ones for that.
     segment_bytes_max = None
 
     def needs(self):
         if not os.access(self.program, os.X_OK):
-            raise StepsAside(f"{self.program} is not there (cargo build --release)")
+            raise Unavailable(f"{self.program} does not exist (cargo build --release)")
 
     def begin(self):
         conf = {"store": {"segment_bytes_max": self.segment_bytes_max}} if self.segment_bytes_max else {}
@@ -437,7 +438,7 @@ class Saltcellar(Served):
     def fill(self, jobs):
         from saltext.saltcellar.utils import wire
 
-        connection = wire.Connection(str(self.dir / "s.sock"), time.monotonic() + PATIENCE_S)
+        connection = wire.Connection(str(self.dir / "s.sock"), time.monotonic() + TIMEOUT_S)
         for some in _chunks(jobs, 500):
             calls = []
             for jid, load, returns in some:
@@ -445,22 +446,22 @@ class Saltcellar(Served):
                 calls.append(wire.Call("save_load", {"jid": jid, "load": load, "minions": minions}).request)
                 calls += (wire.Call("returner", {"load": one}).request for one in returns)
             for few in _chunks(calls, 1_000):
-                deadline = time.monotonic() + PATIENCE_S
+                deadline = time.monotonic() + TIMEOUT_S
                 for _ in connection.send(few, deadline):
                     _, answer = connection.receive(deadline)
                     if isinstance(answer, wire.Refusal):
-                        raise RuntimeError(f"the daemon refused what fills it: {answer}")
+                        raise RuntimeError(f"the daemon rejected a bulk load: {answer}")
         connection.close()
 
     def cli(self, *args):
-        """The command line: its output, and how long it took."""
-        begun = time.perf_counter()
+        """Output and duration of a verb of the command line."""
+        started = time.perf_counter()
         command = (self.program, *args, "--socket", str(self.dir / "s.sock"))
         done = subprocess.run(command, capture_output=True, text=True, check=True)
-        return done.stdout, time.perf_counter() - begun
+        return done.stdout, time.perf_counter() - started
 
     def spooled_or_lost(self):
-        """What did not reach the daemon; a measurement with any of it measures something else."""
+        """Entries that did not reach the daemon; a measurement with any of them is invalid."""
         return [str(path) for path in (self.dir / "cache" / "saltcellar").glob("spool*") if path.stat().st_size]
 
     def places(self):

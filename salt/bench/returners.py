@@ -1,24 +1,24 @@
 #!/usr/bin/env python3
 """
-Job caches of a Salt master measured beside each other in one run, by the calls that the master makes.
+Job caches of a Salt master, measured side by side in one run with the master's own calls.
 
     make bench-returners                          about eight minutes, jobs up to 100,000
     make bench-returners SIZES=10000,100000,1000000
     make bench-returners BENCH_ARGS='--only saltcellar,local_cache --seconds 2'
 
-Each is loaded by Salt's own loader into what a master's workers have (``MasterMinion``), in a new directory with a new
-server. What is measured of each:
+Each is loaded by Salt's own loader into the objects of a master's workers (``MasterMinion``), in a new directory with a new
+server. Measurements of each:
 
-* ``returns``: 1 and 8 processes store returns for some seconds by ``salt.utils.job.store_job``, which is all that the
-  master does with a return; after every 50 a new job is published (``prep_jid``, ``save_load``). One return in four is that of a state run.
-* ``list``: ``get_jids``, behind ``jobs.list_jobs``, and ``get_jids_filter(50)``, behind ``jobs.list_jobs_filter``, with so many jobs of one return
-  each. They were put there by direct means: see ``job_caches.py``.
-* ``big_job``: ``get_jid`` of a job that 10,000 minions answered.
-* ``clean``: ``clean_old_jobs`` with all those jobs expired, while one process stores returns: how long the call takes, how
-  long until eight jobs in ten are gone, and what it does to the returns meanwhile.
+* ``returns``: 1 and 8 processes store returns for some seconds with ``salt.utils.job.store_job``, the master's only call for
+  a return; before every 50 a new job is published (``prep_jid``, ``save_load``). One return in four is a state run's.
+* ``list``: ``get_jids``, used by ``jobs.list_jobs``, and ``get_jids_filter(50)``, used by ``jobs.list_jobs_filter``, with jobs of
+  one return each. These jobs are bulk loaded: see ``job_caches.py``.
+* ``big_job``: ``get_jid`` of a job with 10,000 returns.
+* ``clean``: ``clean_old_jobs`` with all those jobs expired, while one process stores returns: the duration of the call, the time
+  until eight jobs in ten are deleted, and the effect on concurrent returns.
 
-Whatever takes longer than ``--limit`` seconds is ended and reported as not finished. A cache that cannot run here steps
-aside, and the reason is in the report. Disk and inodes are what its data directory occupies, journals included.
+A measurement over ``--limit`` seconds is stopped and reported as not finished. A cache that cannot run here is
+skipped, with the reason in the report. Disk and inodes are those of its data directory, including journals.
 """
 
 import argparse
@@ -44,7 +44,7 @@ RETURNS_PER_JOB = 50
 BIG_JOB = 10_000
 KEEP_S = 5
 
-#: What a return of a state run holds: three states, the usual kind.
+#: The return of a state run: three states, typical in size.
 STATES = {
     f"pkg_|-{name}_|-{name}_|-installed": {
         "name": name,
@@ -61,17 +61,17 @@ STATES = {
 }
 
 
-# ---- what is stored
+# ---- data
 
 
 def load_of(jid, tgt, fun="test.ping"):
-    """A publish, as the master hands it to ``save_load``."""
+    """A publish, as the master passes it to ``save_load``."""
     load = {"cmd": "publish", "tgt": tgt, "fun": fun, "arg": [], "tgt_type": "glob", "ret": "", "jid": jid}
     return {**load, "kwargs": {"show_timeout": True, "show_jid": False, "delimiter": ":"}, "user": "root"}
 
 
 def return_of(jid, minion, number):
-    """A minion's answer, as the master hands it to ``store_job``."""
+    """A minion's answer, as the master passes it to ``store_job``."""
     states = number % 4 == 3
     return {
         "cmd": "_return",
@@ -88,7 +88,7 @@ def return_of(jid, minion, number):
 
 
 def jids(count):
-    """So many, a millisecond apart, the last of them now."""
+    """So many jids, a millisecond apart, the last one now."""
     first = datetime.now(timezone.utc) - timedelta(milliseconds=count)
     return [(first + timedelta(milliseconds=n)).strftime("%Y%m%d%H%M%S%f") for n in range(count)]
 
@@ -100,15 +100,15 @@ def jobs(names):
         yield jid, load_of(jid, minion, "service.status"), [return_of(jid, minion, number)]
 
 
-# ---- apart from us, and not for ever
+# ---- child processes with time limits
 
 
 class Unfinished(Exception):
-    """It took longer than it may."""
+    """The time limit was exceeded."""
 
 
 def apart(limit, function, *args):
-    """What the function returns, run in a process of its own; :class:`Unfinished` after so many seconds."""
+    """The result of the function in a child process; :class:`Unfinished` after so many seconds."""
     ours, theirs = FORK.Pipe(duplex=False)
 
     def run():
@@ -147,8 +147,8 @@ def quantiles(took):
     return {"p50_us": at(0.5), "p99_us": at(0.99), "max_us": at(1.0)}
 
 
-def store(cache, worker, until, begun=None):
-    """A master's worker: returns, one after the other, and a publish before every 50."""
+def store(cache, worker, until, started=None):
+    """A master's worker: synchronous returns, and a publish before every 50."""
     publish, keep = cache.function("prep_jid"), cache.function("save_load")
     minions = [f"web{worker}-{number:03d}" for number in range(RETURNS_PER_JOB)]
     took, published, number = [], [], 0
@@ -167,21 +167,21 @@ def store(cache, worker, until, begun=None):
             took.append(time.perf_counter() - at)
             if time.monotonic() >= until:
                 break
-    return start, time.perf_counter(), own_cpu_s() - cpu, took, published, (begun, jid, number)
+    return start, time.perf_counter(), own_cpu_s() - cpu, took, published, (started, jid, number)
 
 
-# ---- what is measured
+# ---- measurements
 
 
 def measure_returns(cache, processes, seconds, limit):
-    """Some processes at once."""
+    """Concurrent processes."""
     before, cpu = cache.usage(), cache.server_cpu_s()
     pipes, workers = [], []
-    gate = FORK.Barrier(processes)
+    barrier = FORK.Barrier(processes)
 
     def work(worker, pipe):
         try:
-            gate.wait(limit)
+            barrier.wait(limit)
             pipe.send(store(cache, worker, time.monotonic() + seconds))
         except BaseException:  # pylint: disable=broad-except
             pipe.send(traceback.format_exc())
@@ -207,7 +207,7 @@ def measure_returns(cache, processes, seconds, limit):
             raise RuntimeError(one)
     server = cache.server_cpu_s() - cpu
     if isinstance(cache, job_caches.Saltcellar) and (left := cache.spooled_or_lost()):
-        raise RuntimeError(f"not everything reached the daemon: {left}")
+        raise RuntimeError(f"entries did not reach the daemon: {left}")
     took = [each for one in came for each in one[3]]
     lasted = max(one[1] for one in came) - min(one[0] for one in came)
     after = cache.usage()
@@ -228,17 +228,17 @@ def measure_returns(cache, processes, seconds, limit):
 
 
 def verify(cache, jid, returned):
-    """What was stored last is there: a cache that only seems to store would be the fastest."""
+    """Asserts that the last job is stored, because a cache that loses data would be the fastest."""
     found = apart(60, lambda: len(cache.function("get_jid")(jid)))
     if found != returned:
         raise RuntimeError(f"job {jid} has {found} returns, {returned} were stored")
 
 
 def timed(function, *args):
-    """``(seconds, how many)``."""
-    begun = time.perf_counter()
+    """``(seconds, number of results)``."""
+    started = time.perf_counter()
     answer = function(*args)
-    return time.perf_counter() - begun, len(answer)
+    return time.perf_counter() - started, len(answer)
 
 
 def measure_list(cache, count, limit):
@@ -272,7 +272,7 @@ def measure_list(cache, count, limit):
 
 
 def measure_big_job(cache, limit):
-    """One job that very many minions answered."""
+    """One job with very many returns."""
     (jid,) = jids(1)
     returns = [return_of(jid, f"m{number:05d}", number) for number in range(BIG_JOB)]
     apart(limit, cache.fill, [(jid, load_of(jid, "*"), returns)])
@@ -284,12 +284,13 @@ def measure_big_job(cache, limit):
 
 
 def measure_clean(cache, names, limit):
-    """All of these jobs go, while returns come in."""
+    """All these jobs expire while returns arrive."""
     time.sleep(KEEP_S + 1)
     cache.expire()
     time.sleep(1.5)
     cache.set_keep(KEEP_S)
-    # A store that goes in segments lets go of the oldest first; its last one, a seventh of these jobs, has newer returns, too.
+    # A store with segments drops the oldest segments; the last one, a seventh of these jobs, also has newer returns and
+    # stays.
     last = names[len(names) * 8 // 10]
     base = apart(limit, store, cache, 8, time.monotonic() + 2)
     stop = FORK.Event()
@@ -302,24 +303,24 @@ def measure_clean(cache, names, limit):
         theirs.send([each for some in rounds for each in some])
 
     def clean():
-        begun = time.perf_counter()
+        started = time.perf_counter()
         cache.function("clean_old_jobs")()
-        return time.perf_counter() - begun
+        return time.perf_counter() - started
 
     def is_gone():
         return cache.function("get_load")(last) in (None, {})
 
     writer = FORK.Process(target=meanwhile)
-    cpu, begun = cache.server_cpu_s(), time.perf_counter()
+    cpu, started = cache.server_cpu_s(), time.perf_counter()
     writer.start()
     row = {"jobs": len(names)}
     try:
         row["call_s"] = round(apart(limit, clean), 3)
         while not apart(limit, is_gone):
-            if time.perf_counter() - begun > limit:
+            if time.perf_counter() - started > limit:
                 raise Unfinished(f"did not finish within {limit:g} s")
             time.sleep(0.2)
-        row["gone_s"] = round(time.perf_counter() - begun, 3)
+        row["gone_s"] = round(time.perf_counter() - started, 3)
     except Unfinished as exc:
         row.setdefault("call_s", str(exc))
         row["gone_s"] = str(exc)
@@ -334,17 +335,17 @@ def measure_clean(cache, names, limit):
 
 
 def measure(cache, args, report):
-    """All of it for one cache; what fails is said in its place and the rest goes on."""
+    """All measurements of one cache; an error is reported in place of its result, and the rest continues."""
     row = report.setdefault(cache.name, {"durable": cache.durable})
 
     @contextlib.contextmanager
     def part(name):
-        begun = time.monotonic()
+        started = time.monotonic()
         try:
             yield
         except Unfinished as exc:
             row[name] = str(exc)
-        print(f"  {cache.name}: {name}, {time.monotonic() - begun:.1f} s", file=sys.stderr, flush=True)
+        print(f"  {cache.name}: {name}, {time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)
 
     def fresh():
         cache.stop()
@@ -367,9 +368,9 @@ def measure(cache, args, report):
                 done = []
             more = jids(size)[len(done) :]
             try:
-                begun = time.monotonic()
+                started = time.monotonic()
                 apart(args.fill_limit, cache.fill, jobs(more))
-                print(f"  {cache.name}: filled up to {size} jobs, {time.monotonic() - begun:.1f} s", file=sys.stderr, flush=True)
+                print(f"  {cache.name}: filled up to {size} jobs, {time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)
             except Unfinished as exc:
                 row["list"].append({"jobs": size, "unfilled": f"filling it {exc}"})
                 if size == cleaned:
@@ -394,11 +395,11 @@ def measure(cache, args, report):
         cache.stop()
 
 
-# ---- the report
+# ---- report
 
 
 def figure(value, unit=""):
-    """A number for a table; words stay."""
+    """A number for a table; text is unchanged."""
     if value is None:
         return "-"
     if isinstance(value, str):
@@ -415,7 +416,7 @@ def size_of(count):
 
 def tables(report):
     """The report as Markdown."""
-    caches = [(name, row) for name, row in report["caches"].items() if "aside" not in row]
+    caches = [(name, row) for name, row in report["caches"].items() if "skipped" not in row]
 
     def table(head, rows):
         yield "| " + " | ".join(head) + " |"
@@ -472,8 +473,8 @@ def tables(report):
 
     yield from table(head, [last(name, row) for name, row in caches])
     for name, row in report["caches"].items():
-        if "aside" in row:
-            yield f"{name} stepped aside: {row['aside']}"
+        if "skipped" in row:
+            yield f"{name} skipped: {row['skipped']}"
 
 
 def main():
@@ -481,26 +482,26 @@ def main():
     words = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=words)
     numbers = lambda text: [int(one) for one in text.split(",")]
-    parser.add_argument("--sizes", type=numbers, default=[10_000, 100_000], help="how many jobs to list (10000,100000)")
-    parser.add_argument("--clean", type=int, default=100_000, help="how many jobs to clean: the largest size up to this")
-    parser.add_argument("--processes", type=numbers, default=[1, 8], help="how many store at once (1,8)")
-    parser.add_argument("--seconds", type=float, default=4, help="how long each of them does so (4)")
-    parser.add_argument("--limit", type=float, default=60, help="seconds that anything may take (60)")
-    parser.add_argument("--fill-limit", type=float, default=1200, help="seconds that filling may take (1200)")
+    parser.add_argument("--sizes", type=numbers, default=[10_000, 100_000], help="numbers of listed jobs (10000,100000)")
+    parser.add_argument("--clean", type=int, default=100_000, help="number of jobs to clean: the largest size up to this")
+    parser.add_argument("--processes", type=numbers, default=[1, 8], help="numbers of concurrent processes (1,8)")
+    parser.add_argument("--seconds", type=float, default=4, help="duration of each (4)")
+    parser.add_argument("--limit", type=float, default=60, help="time limit of a measurement in seconds (60)")
+    parser.add_argument("--fill-limit", type=float, default=1200, help="time limit of bulk loading in seconds (1200)")
     parser.add_argument("--only", default="", help=f"some of: {', '.join(one.name for one in job_caches.ALL)}")
-    parser.add_argument("--dir", help="where all of them keep their data (default: $TMPDIR)")
-    parser.add_argument("--json", metavar="FILE", help="write the report there, too")
+    parser.add_argument("--dir", help="directory of all data (default: $TMPDIR)")
+    parser.add_argument("--json", metavar="FILE", help="also write the report to this file")
     args = parser.parse_args()
     chosen = [one for one in job_caches.ALL if not args.only or one.name.split(",")[0] in args.only.split(",")]
     if not chosen:
-        parser.error(f"--only {args.only}: none of them has that name")
+        parser.error(f"--only {args.only}: no such job cache")
     with contextlib.suppress(ImportError, AttributeError):
-        # Salt keeps early log records in memory until a program sets up its log, as a master does.
+        # Salt buffers early log records until a program sets up its log, as a master does.
         import salt._logging.impl
 
         salt._logging.impl.shutdown_temp_handler()
     logging.getLogger().addHandler(logging.NullHandler())
-    # Of other people's modules; saying it takes time that would be measured.
+    # Warnings of third-party modules, whose output would be measured.
     warnings.simplefilter("ignore")
     report = {
         "salt": salt.version.__version__,
@@ -513,18 +514,18 @@ def main():
         "limit": args.limit,
         "caches": {},
     }
-    begun = time.monotonic()
+    started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="sc-bench-", dir=args.dir, ignore_cleanup_errors=True) as base:
-        # PostgreSQL runs as a user of its own, who has to come in.
+        # PostgreSQL runs as another user, which needs access.
         os.chmod(base, 0o711)
         for kind in chosen:
             cache = kind(base)
             try:
                 measure(cache, args, report["caches"])
-            except job_caches.StepsAside as exc:
-                report["caches"].setdefault(cache.name, {})["aside"] = str(exc)
-                print(f"  {cache.name} steps aside: {exc}", file=sys.stderr, flush=True)
-    report["took_s"] = round(time.monotonic() - begun)
+            except job_caches.Unavailable as exc:
+                report["caches"].setdefault(cache.name, {})["skipped"] = str(exc)
+                print(f"  {cache.name} is skipped: {exc}", file=sys.stderr, flush=True)
+    report["took_s"] = round(time.monotonic() - started)
     print(f"Salt {report['salt']}, {report['machine']}, load {report['load_average']:.1f} at the start, {report['took_s']} s\n")
     print("\n".join(tables(report)))
     if args.json:

@@ -1,4 +1,4 @@
-"""A daemon that is none: it speaks the wire's contract, remembers what it was asked, and fails on demand."""
+"""Fixtures: a fake daemon that speaks the wire protocol, records calls, and fails on demand; and a real daemon."""
 
 import contextlib
 import logging
@@ -26,7 +26,7 @@ from saltext.saltcellar.utils import settings as settings_  # noqa: E402
 from saltext.saltcellar.utils import wire  # noqa: E402
 
 with contextlib.suppress(ImportError, AttributeError):
-    # Salt holds early log records back and writes them out at exit, to a stream pytest has closed by then.
+    # Salt buffers early log records and writes them at exit, to a stream that pytest has closed by then.
     import salt._logging.impl
 
     salt._logging.impl.shutdown_temp_handler()
@@ -44,16 +44,16 @@ WRITES = {
 
 
 def missing(what):
-    """Skip a test for want of ``what``. Where ``CI`` is set nothing may be missing, and the test fails."""
+    """Skips a test because ``what`` is missing; fails it if ``CI`` is set."""
     if os.environ.get("CI"):
-        pytest.fail(f"needs {what}, and where CI is set nothing may be missing")
+        pytest.fail(f"needs {what}, which is required if CI is set")
     pytest.skip(f"needs {what}")
 
 
 class Refuse(Exception):
-    """Raised by an answer to have the call refused."""
+    """Raised by an answer function to reject the call."""
 
-    def __init__(self, code, message="as told"):
+    def __init__(self, code, message="as configured"):
         super().__init__(code)
         self.code, self.message = code, message
 
@@ -63,9 +63,9 @@ class FakeDaemon:
     ``calls`` holds ``(call, args)`` in the order received.
 
     ``answers[call]`` is a value, or a function of the args that returns one or raises :class:`Refuse`.
-    ``hang`` makes it take everything and answer nothing; ``hang_up`` closes instead of answering so many
-    times; ``last_words`` is a refusal with id nil, followed by closing; ``stray`` an answer nobody asked for.
-    ``backwards`` answers so many and one more at a time, the last first; ``in_batches`` all that came together.
+    ``hang``: reads everything and answers nothing. ``hang_up``: closes the connection instead of answering, so many times.
+    ``last_words``: an error with id nil, followed by closing. ``stray``: an answer without a request.
+    ``backwards``: answers in groups of n + 1, in reverse order. ``in_batches``: the same for all requests of one read.
     """
 
     def __init__(self, path):
@@ -95,7 +95,7 @@ class FakeDaemon:
         return self
 
     def stop(self):
-        """As if killed: nothing listens, and what was open is closed."""
+        """Closes the listener and all connections, as a kill does."""
         if self._listener is None:
             return
         with self._coming:
@@ -108,8 +108,8 @@ class FakeDaemon:
         self.drop()
 
     def drop(self):
-        """Close every open connection, and go on listening."""
-        # Whoever is cut off may come again at once: that one stays, and is there to be closed next time.
+        """Closes every open connection and continues to listen."""
+        # A client may reconnect immediately: that connection stays, and is closed by the next call.
         with self._coming:
             gone, self._open = self._open, []
         for one in gone:
@@ -128,7 +128,7 @@ class FakeDaemon:
                 return
             with self._coming:
                 if self._listener is not listener:
-                    # Stopped meanwhile.
+                    # Stopped in the meantime.
                     one.close()
                     return
                 self._open.append(one)
@@ -175,7 +175,7 @@ class FakeDaemon:
 
 
 def unpack(data):
-    """What the daemon would see: ext types and foreign text left as they are."""
+    """Unpacks as the daemon does: ext types and invalid UTF-8 unchanged."""
     return msgpack.unpackb(data, strict_map_key=False, unicode_errors="surrogateescape")
 
 
@@ -190,7 +190,7 @@ class _Source:
         self._data = bytearray()
 
     def more(self):
-        """Whether a frame that came together with the last one is still to be read."""
+        """Whether another frame of the same read is buffered."""
         return len(self._data) > 0
 
     def exactly(self, size):
@@ -205,7 +205,7 @@ class _Source:
 
 
 class Cellar:
-    """A real daemon: ``saltcellar serve`` in a directory, on a socket of its own."""
+    """A real daemon: ``saltcellar serve`` in a temporary directory."""
 
     def __init__(self, program, directory, config=""):
         self.program, self.dir = program, Path(directory)
@@ -225,8 +225,8 @@ class Cellar:
             with socket.socket(socket.AF_UNIX) as probe:
                 if probe.connect_ex(self.socket) == 0:
                     return self
-            said = (self.dir / "daemon.log").read_text()[-3000:]
-            assert self.process.poll() is None and time.monotonic() < until, f"the daemon did not start: {said}"
+            log = (self.dir / "daemon.log").read_text()[-3000:]
+            assert self.process.poll() is None and time.monotonic() < until, f"the daemon did not start: {log}"
             time.sleep(0.01)
 
     def kill(self):
@@ -239,7 +239,7 @@ class Cellar:
             self.process.wait(30)
 
     def ask(self, call, **args):
-        """A call without the extension."""
+        """A call over the socket, without the extension."""
         connection = wire.Connection(self.socket, time.monotonic() + 20)
         try:
             return connection.ask(wire.Call(call, args), time.monotonic() + 20)
@@ -252,19 +252,19 @@ class Cellar:
 
 @pytest.fixture(scope="session")
 def program():
-    """The binary that ``SALTCELLAR_BIN`` names, or else the debug build if there is one."""
+    """The binary named by ``SALTCELLAR_BIN``, else the debug build if it exists."""
     named = os.environ.get("SALTCELLAR_BIN")
     target = Path(os.environ.get("CARGO_TARGET_DIR", Path(__file__).resolve().parents[2] / "target"))
     found = Path(named) if named else target / "debug" / "saltcellar"
     if not named and not found.exists():
         missing("a saltcellar binary: build it, or name it in SALTCELLAR_BIN")
-    assert found.exists(), f"SALTCELLAR_BIN: {found} is not there"
+    assert found.exists(), f"SALTCELLAR_BIN: {found} does not exist"
     return str(found.resolve())
 
 
 @pytest.fixture
 def make_cellar(program, run_dir):
-    """Start a real daemon with this configuration."""
+    """Starts a real daemon with this configuration."""
     made = []
 
     def make(config=""):
@@ -327,7 +327,7 @@ def spool(client):
 
 @pytest.fixture
 def in_child():
-    """Run a function in a forked child; fails if the child did."""
+    """Runs a function in a forked child; fails if the child fails."""
 
     def run(function, *args, wait=True):
         pid = os.fork()
@@ -352,7 +352,7 @@ def in_child():
 
 @pytest.fixture
 def took():
-    """``with took() as t: ...; t() `` is how long it took, in seconds."""
+    """``with took() as t: ...``; then ``t()`` is the duration in seconds."""
 
     @contextlib.contextmanager
     def measure():
@@ -365,7 +365,7 @@ def took():
 
 
 def spooled(spool):
-    """What lies in the spool, as ``(call, args)``."""
+    """The contents of the spool as ``(call, args)``."""
     return [tuple(wire.unpack(record.payload)) for record in spool.records()]
 
 
@@ -383,7 +383,7 @@ RETURN = {"cmd": "_return", "id": "web1", "jid": JID, "fun": "test.ping", "fun_a
 
 
 def with_dirs(conf, run_dir, opts):
-    """Salt's configuration with every path in the test's own directory."""
+    """Salt's configuration with every path in the test's directory."""
     conf.update(
         {key: str(run_dir / key) for key in ("root_dir", "cachedir", "sock_dir", "pki_dir", "extension_modules")},
         module_dirs=[str(PACKAGE)],
@@ -407,7 +407,7 @@ def returners(master_opts):
 
 @pytest.fixture
 def store(master_opts):
-    """Store a return as a master's worker does, after these options were set."""
+    """Stores a return as a master's worker does, with the current options."""
 
     def run(load=RETURN, event=None, **options):
         master_opts.update(options)
@@ -420,7 +420,7 @@ def store(master_opts):
 
 
 class Bus:
-    """What a worker fires returns on; ``raises`` when it does, or ``does`` something."""
+    """The bus on which a worker fires returns; ``raises`` an exception or ``does`` something at each event."""
 
     def __init__(self, raises=None, does=None):
         self.raises, self.does = raises, does

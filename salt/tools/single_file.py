@@ -6,7 +6,7 @@ The returner as one file, for ``salt://_returners/`` and ``saltutil.sync_returne
     python salt/tools/single_file.py --output FILE      writes it there; ``-`` is standard output
     python salt/tools/single_file.py --check FILE       exit with 1 if FILE differs from the output
 
-The file has the returner's text and, as text, each module of the package that it needs. Nothing is compressed or
+The file has the returner's text and, as text, each module of the package that it imports. Nothing is compressed or
 renamed, so that an administrator can read what will run on the master, and a traceback names the line of the
 file. It needs only Salt: the package may be installed beside it or not.
 
@@ -71,7 +71,7 @@ class BundleError(Exception):
 
 
 def modules():
-    """The modules of ``utils`` that the returner needs, by name, each after those that it needs itself."""
+    """The modules of ``utils`` that the returner imports, by name, in the order of their dependencies."""
     found = {}
 
     def visit(path):

@@ -335,8 +335,8 @@ mod tests {
         let path = dir.path().join("sock");
         let listen = || {
             // Changes only this thread, whose user the kernel records for the socket.
-            let nobody = rustix::process::Uid::from_raw(NOBODY);
-            rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+            let other = rustix::process::Uid::from_raw(NOBODY);
+            rustix::thread::set_thread_res_uid(other, other, other).unwrap();
             UnixListener::bind(&path).unwrap()
         };
         let listener = std::thread::scope(|scope| {

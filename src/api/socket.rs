@@ -22,7 +22,7 @@ use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 
-use super::call::{Caller, Ctx, Run, find};
+use super::call::{CallHandler, Caller, Ctx, find};
 use super::stream::{Answers, Incoming, Outgoing};
 use crate::limits::{
     ANSWER_BYTES_WAITING, PEER_CALLS_IN_FLIGHT, PEER_TIMEOUT, PREAMBLE_TIMEOUT, SOCKET_BYTES_IN_FLIGHT,
@@ -278,7 +278,7 @@ async fn start_call(
         return Ok(());
     }
     match &call.run {
-        run @ (Run::Read(_) | Run::Act(_)) => {
+        run @ (CallHandler::Read(_) | CallHandler::Act(_)) => {
             let (server, caller) = (server.clone(), peer.caller);
             tokio::task::spawn_blocking(move || {
                 // A panic is a bug; the caller gets an error instead of waiting forever.
@@ -293,7 +293,7 @@ async fn start_call(
                 reply.send(outcome);
             });
         }
-        Run::Write(run) => {
+        CallHandler::Write(run) => {
             let mut batch = FrameBatch::within(&payload);
             let result = run(&server.ctx, &request.args, &mut batch);
             let entries = batch.detach();

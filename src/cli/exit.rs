@@ -33,7 +33,7 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// The exit code of an error: that of its first cause with a code of its own.
+    /// The exit code of an error: that of its first cause that has one.
     pub fn of(error: &anyhow::Error) -> Self {
         error.chain().find_map(Self::of_cause).unwrap_or(Self::Failed)
     }

@@ -3,7 +3,7 @@
 //! # Invariant
 //!
 //! Every verb that prints data honours `--output`. The process ends with an [`Exit`]. An error is one line on standard
-//! error that starts with `saltcellar: failed to`; an unreachable daemon and findings of `doctor` have lines of their own.
+//! error that starts with `saltcellar: failed to`; an unreachable daemon and findings of `doctor` have separate lines.
 
 mod ask;
 mod bench;

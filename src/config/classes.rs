@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Map, Value as Json, json};
 
 use super::keys::{ValueError, text};
-use super::raw::{Entry, Node, Value};
+use super::raw::{ConfigEntry, ConfigNode, Value};
 use super::{duration, size};
 use crate::limits::{CLASS_NAME_BYTES_MAX, CLASS_RULES_MAX, CLASSES_MAX, KEEP_AGE_MAX, KEEP_AGE_MIN};
 use crate::model::{Age, ClassRule, ClassRules, Glob, Keep, is_class_name};
@@ -79,7 +79,7 @@ fn bad(line: usize, at: &str, problem: String, accepted: &str) -> ValueError {
 }
 
 /// The entries of a mapping whose keys must be among `known`.
-fn entries<'a>(node: &'a Node, at: &str, known: &[&str]) -> Result<&'a [Entry], ValueError> {
+fn entries<'a>(node: &'a ConfigNode, at: &str, known: &[&str]) -> Result<&'a [ConfigEntry], ValueError> {
     let accepted = format!("give {}", known.join(", "));
     let Value::Map(entries) = &node.value else {
         let problem = format!("{} where keys are expected", node.value.noun());
@@ -93,11 +93,11 @@ fn entries<'a>(node: &'a Node, at: &str, known: &[&str]) -> Result<&'a [Entry], 
     }
 }
 
-fn find<'a>(entries: &'a [Entry], name: &str) -> Option<&'a Node> {
+fn find<'a>(entries: &'a [ConfigEntry], name: &str) -> Option<&'a ConfigNode> {
     entries.iter().find(|entry| entry.name == name).map(|entry| &entry.node)
 }
 
-fn class(node: &Node, at: &str) -> Result<ClassRules, ValueError> {
+fn class(node: &ConfigNode, at: &str) -> Result<ClassRules, ValueError> {
     const NAME: &str = "give a name of lower-case letters, digits, - and _ that begins with a letter";
     let keys = entries(node, at, &["name", "match", "keep"])?;
     let place = format!("{at}.name");
@@ -135,7 +135,7 @@ fn class(node: &Node, at: &str) -> Result<ClassRules, ValueError> {
 const RULES: &str = "give a list such as [{fun: saltutil.find_job}, {tag: \"salt/auth\"}]";
 const KEEP: &str = "give at least one of age, bytes and entries, such as {age: 7d}";
 
-fn rules(node: &Node, at: &str) -> Result<Vec<ClassRule>, ValueError> {
+fn rules(node: &ConfigNode, at: &str) -> Result<Vec<ClassRule>, ValueError> {
     let problem = match &node.value {
         Value::List(items) if (1..=CLASS_RULES_MAX).contains(&items.len()) => {
             let rules = items.iter().enumerate().map(|(n, item)| rule(item, &format!("{at}[{n}]")));
@@ -147,7 +147,7 @@ fn rules(node: &Node, at: &str) -> Result<Vec<ClassRule>, ValueError> {
     Err(bad(node.line, at, problem, &format!("{RULES}, of 1 to {CLASS_RULES_MAX}")))
 }
 
-fn rule(node: &Node, at: &str) -> Result<ClassRule, ValueError> {
+fn rule(node: &ConfigNode, at: &str) -> Result<ClassRule, ValueError> {
     let keys = entries(node, at, &["fun", "tag"])?;
     let glob = |name: &str| {
         let Some(found) = find(keys, name) else { return Ok(None) };
@@ -162,7 +162,7 @@ fn rule(node: &Node, at: &str) -> Result<ClassRule, ValueError> {
 }
 
 /// Reads the limits. Without `age`: `default_age`, else no limit by age.
-fn keep(node: &Node, at: &str, default_age: Option<Age>) -> Result<Keep, ValueError> {
+fn keep(node: &ConfigNode, at: &str, default_age: Option<Age>) -> Result<Keep, ValueError> {
     let keys = entries(node, at, &["age", "bytes", "entries"])?;
     if keys.is_empty() {
         return Err(bad(node.line, at, "no limit given".to_owned(), KEEP));
@@ -185,7 +185,7 @@ fn keep(node: &Node, at: &str, default_age: Option<Age>) -> Result<Keep, ValueEr
 }
 
 fn limit<T>(
-    keys: &[Entry],
+    keys: &[ConfigEntry],
     at: &str,
     name: &str,
     accepted: &str,

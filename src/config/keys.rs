@@ -9,7 +9,7 @@ use serde_json::Value as Json;
 use tracing_subscriber::EnvFilter;
 
 use super::environment::{ENV_LOG, ENV_SOCKET, ENV_STATE_DIR};
-use super::raw::{Node, Value};
+use super::raw::{ConfigNode, Value};
 use super::{Config, LogFormat, Space, classes, duration, https, reactor_keys, rules, size};
 use crate::limits;
 use crate::model::{Durability, Right};
@@ -504,7 +504,8 @@ fn show_ipc(path: Option<&Path>) -> Json {
 
 fn paths(value: &Value) -> Result<Vec<PathBuf>, ValueError> {
     let Value::List(items) = value else { return refused(value) };
-    let item = |node: &Node| path(&node.value).map_err(|bad| ValueError { line: Some(node.line), ..bad });
+    let item =
+        |node: &ConfigNode| path(&node.value).map_err(|bad| ValueError { line: Some(node.line), ..bad });
     items.iter().map(item).collect()
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::environment::{ENV_LOG, ENV_SOCKET, ENV_STATE_DIR, SYSTEM_SOCKET};
 use super::keys::{self, ValueError};
-use super::raw::{self, Entry, Node, Value};
+use super::raw::{self, ConfigEntry, ConfigNode, Value};
 use super::{Config, ConfigError, Environment, Origin};
 use crate::limits;
 
@@ -115,7 +115,8 @@ fn merged(given: &CliOverrides, environment: &Environment) -> Result<Config, Con
             set(&mut config, name, &value, &Origin::Environment(variable))?;
         }
     }
-    let buses = given.bus.iter().map(|path| Node { line: 0, value: path_value(path) }).collect::<Vec<_>>();
+    let buses =
+        given.bus.iter().map(|path| ConfigNode { line: 0, value: path_value(path) }).collect::<Vec<_>>();
     let flags = [
         ("state_dir", "--state-dir", given.state_dir.as_deref().map(path_value)),
         ("socket", "--socket", given.socket.as_deref().map(path_value)),
@@ -194,7 +195,7 @@ fn read_file(config: &mut Config, path: &Path) -> Result<(), ConfigError> {
 fn apply(
     config: &mut Config,
     prefix: &str,
-    entry: &Entry,
+    entry: &ConfigEntry,
     at: &dyn Fn(usize) -> Origin,
 ) -> Result<(), ConfigError> {
     let name = format!("{prefix}{}", entry.name);

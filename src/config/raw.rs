@@ -16,7 +16,7 @@ use crate::limits;
 
 /// A value and the line on which it starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Node {
+pub(super) struct ConfigNode {
     pub(super) line: usize,
     pub(super) value: Value,
 }
@@ -29,9 +29,9 @@ pub(super) enum Value {
     /// One word or string.
     Text(String),
     /// A sequence.
-    List(Vec<Node>),
+    List(Vec<ConfigNode>),
     /// A mapping, in the order of the file.
-    Map(Vec<Entry>),
+    Map(Vec<ConfigEntry>),
 }
 
 impl Value {
@@ -48,10 +48,10 @@ impl Value {
 
 /// One key of a mapping.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct ConfigEntry {
     pub(super) name: String,
     pub(super) line: usize,
-    pub(super) node: Node,
+    pub(super) node: ConfigNode,
 }
 
 /// The text is not YAML, or uses YAML that configurations do not support.
@@ -68,13 +68,13 @@ impl BadYaml {
 }
 
 /// Reads one document. An empty file is [`Value::Null`].
-pub(super) fn parse(text: &str) -> Result<Node, BadYaml> {
+pub(super) fn parse(text: &str) -> Result<ConfigNode, BadYaml> {
     let mut reader = Reader { parser: Parser::new_from_str(text) };
     let mut document = None;
     loop {
         let (event, line) = reader.next()?;
         match event {
-            Event::StreamEnd => return Ok(document.unwrap_or(Node { line: 1, value: Value::Null })),
+            Event::StreamEnd => return Ok(document.unwrap_or(ConfigNode { line: 1, value: Value::Null })),
             Event::StreamStart | Event::DocumentEnd | Event::Nothing => {}
             Event::DocumentStart(_) if document.is_some() => {
                 return Err(BadYaml::new(line, "a second document starts here; only one is allowed"));
@@ -101,12 +101,12 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn node(&mut self, depth: usize) -> Result<Node, BadYaml> {
+    fn node(&mut self, depth: usize) -> Result<ConfigNode, BadYaml> {
         let (event, line) = self.next()?;
         self.node_from(event, line, depth)
     }
 
-    fn node_from(&mut self, event: Event<'a>, line: usize, depth: usize) -> Result<Node, BadYaml> {
+    fn node_from(&mut self, event: Event<'a>, line: usize, depth: usize) -> Result<ConfigNode, BadYaml> {
         if depth > limits::CONFIG_DEPTH_MAX {
             return Err(BadYaml::new(line, "nested too deeply"));
         }
@@ -131,10 +131,10 @@ impl<'a> Reader<'a> {
             Event::MappingStart(..) => Value::Map(self.map(depth)?),
             _ => return Err(BadYaml::new(line, "a value is missing")),
         };
-        Ok(Node { line, value })
+        Ok(ConfigNode { line, value })
     }
 
-    fn list(&mut self, depth: usize) -> Result<Vec<Node>, BadYaml> {
+    fn list(&mut self, depth: usize) -> Result<Vec<ConfigNode>, BadYaml> {
         let mut items = Vec::new();
         loop {
             let (event, line) = self.next()?;
@@ -145,7 +145,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn map(&mut self, depth: usize) -> Result<Vec<Entry>, BadYaml> {
+    fn map(&mut self, depth: usize) -> Result<Vec<ConfigEntry>, BadYaml> {
         let mut entries = Vec::new();
         let mut seen = HashSet::new();
         loop {
@@ -161,7 +161,7 @@ impl<'a> Reader<'a> {
             if !seen.insert(name.clone()) {
                 return Err(BadYaml::new(line, format!("duplicate key {name:?}")));
             }
-            entries.push(Entry { name, line, node });
+            entries.push(ConfigEntry { name, line, node });
         }
     }
 }
@@ -191,7 +191,7 @@ mod tests {
         let seen: Vec<_> = entries.iter().map(|e| (e.name.as_str(), e.line, e.node.line)).collect();
         assert_eq!(seen, [("a", 2, 2), ("b", 3, 4)]);
         let Value::List(items) = &entries[1].node.value else { panic!("no list") };
-        assert_eq!(items[1], Node { line: 5, value: Value::Text("0660".into()) });
+        assert_eq!(items[1], ConfigNode { line: 5, value: Value::Text("0660".into()) });
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Map as JsonMap, Value as Json, json};
 
 use super::keys::{ValueError, text};
-use super::raw::{Entry, Node, Value};
+use super::raw::{ConfigEntry, ConfigNode, Value};
 use super::salt_master::Role;
 use super::{duration, size};
 use crate::limits::{
@@ -222,7 +222,7 @@ const NAMES: [&str; 12] = [
     "allow",
 ];
 
-fn one(item: &Node, at: &str) -> Result<RuleOptions, ValueError> {
+fn one(item: &ConfigNode, at: &str) -> Result<RuleOptions, ValueError> {
     let keys = entries(item, at, &NAMES)?;
     let place = |name: &str| format!("{at}.{name}");
     let pattern = find(keys, "rule").map(|node| text(&node.value)).transpose()?;
@@ -332,7 +332,7 @@ pub(super) fn show_options(rules: &[Arc<RuleOptions>]) -> Json {
     rules.iter().map(one).collect()
 }
 
-fn entries<'a>(node: &'a Node, at: &str, known: &[&str]) -> Result<&'a [Entry], ValueError> {
+fn entries<'a>(node: &'a ConfigNode, at: &str, known: &[&str]) -> Result<&'a [ConfigEntry], ValueError> {
     let accepted = format!("give a mapping with {}", known.join(", "));
     let Value::Map(entries) = &node.value else {
         return Err(bad(node.line, at, node.value.noun(), &accepted));
@@ -343,7 +343,7 @@ fn entries<'a>(node: &'a Node, at: &str, known: &[&str]) -> Result<&'a [Entry], 
     }
 }
 
-fn find<'a>(entries: &'a [Entry], name: &str) -> Option<&'a Node> {
+fn find<'a>(entries: &'a [ConfigEntry], name: &str) -> Option<&'a ConfigNode> {
     entries.iter().find(|entry| entry.name == name).map(|entry| &entry.node)
 }
 

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value as Json, json};
 
 use super::keys::{ValueError, text};
-use super::raw::{Entry, Node, Value};
+use super::raw::{ConfigEntry, ConfigNode, Value};
 use crate::limits::{INGEST_RULES_MAX, SAMPLE_MAX};
 use crate::model::{Action, Builtin, FilterRule, Glob, Pattern, RedactRule, Scope};
 
@@ -56,7 +56,7 @@ pub(super) fn read_redact(value: &Value) -> Result<Vec<RedactRule>, ValueError> 
     })
 }
 
-fn builtin(keys: &[Entry], at: &str) -> Result<Option<Builtin>, ValueError> {
+fn builtin(keys: &[ConfigEntry], at: &str) -> Result<Option<Builtin>, ValueError> {
     let Some(found) = find(keys, "builtin") else { return Ok(None) };
     let known = Builtin::ALL.into_iter().find(|one| text(&found.value).is_ok_and(|name| one.name() == name));
     let names = Builtin::ALL.map(Builtin::name).join(", ");
@@ -71,14 +71,14 @@ fn path(text: &str) -> Result<Vec<Glob>, String> {
 }
 
 /// The name of a rule; empty without one, until [`list`] assigns a number.
-fn name(keys: &[Entry], at: &str) -> Result<String, ValueError> {
+fn name(keys: &[ConfigEntry], at: &str) -> Result<String, ValueError> {
     let Some(found) = find(keys, "name") else { return Ok(String::new()) };
     let name = text(&found.value).ok().filter(|name| name.len() <= 64);
     let accepted = "give a name of at most 64 bytes";
     name.map(str::to_owned).ok_or_else(|| refused(found, &format!("{at}.name"), accepted))
 }
 
-fn scope(keys: &[Entry], at: &str) -> Result<Scope, ValueError> {
+fn scope(keys: &[ConfigEntry], at: &str) -> Result<Scope, ValueError> {
     let globs = |name| texts(keys, at, name, "a glob", |text| Ok(Glob::new(text)));
     let [tag, fun, minion] = SCOPE.map(globs);
     Ok(Scope { tag: tag?, fun: fun?, minion: minion? })
@@ -86,7 +86,7 @@ fn scope(keys: &[Entry], at: &str) -> Result<Scope, ValueError> {
 
 /// A text or a list of texts.
 fn texts<T>(
-    keys: &[Entry],
+    keys: &[ConfigEntry],
     at: &str,
     name: &str,
     what: &str,
@@ -95,7 +95,7 @@ fn texts<T>(
     let Some(found) = find(keys, name) else { return Ok(Vec::new()) };
     let place = format!("{at}.{name}");
     let accepted = format!("give {what}, or a list of 1 to {INGEST_RULES_MAX}");
-    let one = |node: &Node| match text(&node.value) {
+    let one = |node: &ConfigNode| match text(&node.value) {
         Ok(text) => read(text).map_err(|problem| bad(node.line, &place, problem, &accepted)),
         Err(_) => Err(refused(node, &place, &accepted)),
     };
@@ -127,7 +127,7 @@ impl Named for RedactRule {
 /// Reads a list of rules. A rule without a name gets its number, from 1.
 fn list<T: Named>(
     value: &Value,
-    read: impl Fn(&Node, &str) -> Result<T, ValueError>,
+    read: impl Fn(&ConfigNode, &str) -> Result<T, ValueError>,
 ) -> Result<Vec<T>, ValueError> {
     let Value::List(items) = value else {
         return Err(ValueError::from(format!("{} is not accepted", value.noun())));
@@ -147,7 +147,7 @@ fn list<T: Named>(
         }
         if rules.iter_mut().any(|known| known.name() == rule.name()) {
             let problem = format!("the name {:?} appears twice", rule.name());
-            return Err(bad(node.line, &format!("[{n}].name"), problem, "give each rule a name of its own"));
+            return Err(bad(node.line, &format!("[{n}].name"), problem, "give each rule a unique name"));
         }
         rules.push(rule);
     }
@@ -200,12 +200,12 @@ fn show_texts(map: &mut Map<String, Json>, name: &str, texts: &[String]) {
     }
 }
 
-fn find<'a>(entries: &'a [Entry], name: &str) -> Option<&'a Node> {
+fn find<'a>(entries: &'a [ConfigEntry], name: &str) -> Option<&'a ConfigNode> {
     entries.iter().find(|entry| entry.name == name).map(|entry| &entry.node)
 }
 
 /// The entries of a mapping whose keys must be among `known`.
-fn entries<'a>(node: &'a Node, at: &str, known: &[&str]) -> Result<&'a [Entry], ValueError> {
+fn entries<'a>(node: &'a ConfigNode, at: &str, known: &[&str]) -> Result<&'a [ConfigEntry], ValueError> {
     let accepted = format!("give {}", known.join(", "));
     let Value::Map(entries) = &node.value else {
         return Err(bad(node.line, at, format!("{} where keys are expected", node.value.noun()), &accepted));
@@ -218,7 +218,7 @@ fn entries<'a>(node: &'a Node, at: &str, known: &[&str]) -> Result<&'a [Entry], 
     }
 }
 
-fn refused(node: &Node, at: &str, accepted: &str) -> ValueError {
+fn refused(node: &ConfigNode, at: &str, accepted: &str) -> ValueError {
     bad(node.line, at, format!("{} is not accepted", node.value.noun()), accepted)
 }
 

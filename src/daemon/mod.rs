@@ -240,12 +240,12 @@ impl Daemon {
     pub fn stop(self) {
         watchdog::stopping();
         // Ends the process even if a disk hangs; acknowledged entries are durable.
-        let given_up = threads::spawn("sc-giveup", || {
+        let timeout = threads::spawn("sc-giveup", || {
             std::thread::sleep(DRAIN_TIMEOUT);
             tracing::error!("shutdown timed out, exiting");
             std::process::exit(75);
         });
-        if let Err(error) = given_up {
+        if let Err(error) = timeout {
             tracing::warn!(%error, "cannot start the shutdown timer, shutdown may take arbitrarily long");
         }
         self.waiting.stop();
@@ -321,7 +321,7 @@ fn newest_jid(store: &Store, now: Micros) -> anyhow::Result<Micros> {
 /// Runs the daemon until a signal stops it.
 pub fn run(config: &Config) -> anyhow::Result<()> {
     raise_file_limit();
-    take_small_pages();
+    disable_huge_pages();
     let mut daemon = Daemon::start(config)?;
     watchdog::ready(config);
     daemon.wait_for_signal();
@@ -330,8 +330,8 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
 }
 
 /// Disables transparent huge pages. The daemon allocates and frees many tables and buffers, and a huge page stays resident while any byte of
-/// it is in use: they cost 55 MB without a gain (docs/DECISIONS.md).
-pub(crate) fn take_small_pages() {
+/// it is in use: they cost 55 MB without a gain (docs/decisions/huge-pages.md).
+pub(crate) fn disable_huge_pages() {
     if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
         tracing::debug!(%error, "cannot disable transparent huge pages");
     }

@@ -124,7 +124,7 @@ impl Executor for MasterExecutor {
         target.master.reach()
     }
 
-    fn cannot(&self, client: &str) -> Option<String> {
+    fn unsupported(&self, client: &str) -> Option<String> {
         match self.target() {
             _ if client == "caller" => None,
             Some(target) => target.unsupported,
@@ -132,11 +132,11 @@ impl Executor for MasterExecutor {
         }
     }
 
-    fn idle(&self) -> Option<String> {
+    fn blocked_by(&self) -> Option<String> {
         self.target()?.unsupported
     }
 
-    fn reaches_nobody(&self, tgt: &Value, tgt_type: &str) -> Option<String> {
+    fn no_target(&self, tgt: &Value, tgt_type: &str) -> Option<String> {
         let accepted = self.target()?.accepted?;
         let is_there = |name: &str| {
             // A name with a slash is not a minion id, and could lead out of the directory.
@@ -163,7 +163,7 @@ impl Executor for MasterExecutor {
         let kwargs: Map = kwargs.as_map().cloned().unwrap_or_default();
         let salt = self.callers.read().unwrap_or_else(PoisonError::into_inner).clone();
         let answer = salt.call(fun, args, &kwargs).map_err(|error| match error {
-            SaltError::Absent(why) => CallerError::NotBegun(why),
+            SaltError::Absent(why) => CallerError::NotStarted(why),
             error @ SaltError::TooLong { .. } => CallerError::Failed(error.to_string()),
             error @ SaltError::Broken(_) => CallerError::Lost(error.to_string()),
         })?;
@@ -300,7 +300,7 @@ fn build(
             ),
         }
         settings.shadow = true;
-    } else if role == Role::Master && !master.lets_ask_reactor() {
+    } else if role == Role::Master && !master.sends_reactor_requests() {
         tracing::info!(
             master = %path.display(),
             "`salt-run reactor.list` and similar commands report that no reactor is running, unless the master's list `engines` contains \
@@ -353,7 +353,7 @@ fn check_buses(buses: &[PathBuf], sock_dir: &Path) {
         [one] if same_file(one, sock_dir) => {}
         _ => tracing::warn!(
             ?buses, wanted = %sock_dir.display(),
-            "the reactor handles events of all configured buses; Salt's reactor handles only those of its own daemon"
+            "the reactor handles events of all configured buses; Salt's reactor handles only those of its own process"
         ),
     }
 }
@@ -425,7 +425,7 @@ impl Running {
             metrics,
             rules,
             settings,
-            ask: executor.clone(),
+            executor: executor.clone(),
         };
         let reactor = Reactor::start(parts).context("start the reactor")?;
         let (drain, again) = (Drain::new(), Arc::new(AtomicBool::new(false)));

@@ -1,6 +1,6 @@
 //! Gap records: periods in which bus events may have been missed.
 //!
-//! A gap is an entry of its own kind ([`Kind::Gap`]) in the log, before the first event after it. Readers of
+//! A gap is an entry of the kind [`Kind::Gap`] in the log, before the first event after it. Readers of
 //! events see it as an event with the tag `saltcellar/gap/<cause>` and this data:
 //!
 //! ```text

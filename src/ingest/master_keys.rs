@@ -211,7 +211,7 @@ impl MasterKeys {
             if known.reactor.as_deref().is_some_and(|path| carries(entry.body, path)) {
                 flags = flags.with(Flags::MASTER_KEY);
             }
-            // An event that was stored before the bus showed it has a kind of its own.
+            // An event that was stored before the bus showed it has a separate kind.
             let kind = if entry.kind == Kind::SeenOnBus { Kind::Event } else { entry.kind };
             (body, unparsed) = match self.field.redact(&Entry { kind, ..*entry }) {
                 Redacted::Untouched => (None, false),

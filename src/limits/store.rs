@@ -25,7 +25,7 @@ pub const REWRITE_PIECE_BYTES: usize = 1024 * 1024;
 /// Compressed bytes that wait for the committer; the appender then waits, too. About 16 full blocks.
 pub const COMMIT_PACKED_BYTES: usize = 1024 * 1024;
 
-/// Compressed bytes worth a commit of their own under full load. With an idle intake, everything is committed.
+/// Compressed bytes worth a separate commit under full load. With an idle intake, everything is committed.
 pub const COMMIT_WORTH_BYTES: usize = 192 * 1024;
 
 /// A block that is less than half full is committed with the fourth commit after its first entry at the latest. Under full load of

@@ -1,6 +1,6 @@
 //! The key of a master's own user: `<cachedir>/.<user>_key`, 76 bytes of text.
 //!
-//! 3006 creates a new key at each start, 3007 and 3008 only if there is none. So the file is checked for each request, and read again
+//! 3006 creates a new key at each start, 3007 and 3008 only without an existing one. So the file is checked for each request, and read again
 //! if it has changed or if the master rejects the cached key.
 
 use std::fs::File;

@@ -263,7 +263,7 @@ fn the_answer_to_a_wheel_call_is_its_result() {
 
 #[test]
 fn errors_distinguish_retry_from_rejection() {
-    let nobody = {
+    let no_target = {
         let mut w = Writer::new();
         w.map(2).str("enc").str("clear").str("load").map(3).str("jid").nil().str("minions").array(0);
         w.str("error").str("Master could not resolve minions for target x");
@@ -290,7 +290,7 @@ fn errors_distinguish_retry_from_rejection() {
     check(text("bad load"), "refused");
     check(text("Some exception handling minion payload"), "no answer");
     check(error("AuthorizationError"), "refused");
-    check(nobody, "no target");
+    check(no_target, "no target");
     check(no_jid, "retry");
     check(text("payload and load must be a dict"), "refused");
     // Malformed answers do not prove that nothing was done.

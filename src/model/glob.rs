@@ -32,7 +32,7 @@ pub struct Literal {
 }
 
 impl Token {
-    fn takes(&self, c: char) -> bool {
+    fn accepts(&self, c: char) -> bool {
         match self {
             Token::Char(own) => *own == c,
             Token::One => true,
@@ -117,7 +117,7 @@ impl Glob {
             }
             let fits = match (self.tokens.get(at), rest.next()) {
                 (None, None) => return Ok(true),
-                (Some(token), Some(c)) => token.takes(c),
+                (Some(token), Some(c)) => token.accepts(c),
                 (None, Some(_)) => false,
                 // The text has ended but the pattern has not: a longer star cannot help.
                 (Some(_), None) => return Ok(false),

@@ -401,7 +401,7 @@ mod tests {
         let load = || entry(2, Kind::Load, "", load("test.ping", &names(&["web1", "web2"])));
         let new = || {
             let mut w = Writer::new();
-            w.map(1).str("minions").raw(&names(&["web1", "web2", "stranger"]));
+            w.map(1).str("minions").raw(&names(&["web1", "web2", "other"]));
             entry(1, Kind::JobNew, "", w.into_bytes())
         };
         let job =

@@ -66,7 +66,7 @@ pub(super) fn parent_in_event(entry: &StoredEntry) -> Option<String> {
     parent_in_args(args, &entry.jid)
 }
 
-/// The job that started this one: named by itself, else an orchestration that started at most [`LINK_SPAN`] earlier and
+/// The job that started this one: named in its own load, or else an orchestration that started at most [`LINK_SPAN`] earlier and
 /// names it. Scans a limited number of jobs.
 pub fn parent(store: &Store, job: &Job) -> Result<Option<String>, StoreError> {
     if job.parent.is_some() {

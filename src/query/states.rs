@@ -72,7 +72,7 @@ pub fn state_rows(answer: &Answer) -> Vec<StateRow<'_>> {
     rows
 }
 
-/// Collects a map of states, or the reasons why there is none; false if the value is neither.
+/// Collects a map of states, or the reasons for its absence; false if the value is neither.
 fn collect<'a>(rows: &mut Vec<StateRow<'a>>, minion: &'a str, value: &'a [u8], of_states: bool) -> bool {
     let before = rows.len();
     match Reader::new(value).head() {

@@ -1,15 +1,15 @@
 //! The user that Salt's Python runs as: that of the Salt master, or of the minion.
 //!
-//! Salt's daemons start as root and switch to the configured `user`. A daemon here that runs as root stays root, and switches for its
-//! helper processes, before Python is started: `setpriv` sets uid, gid and supplementary groups, and then executes Python.
+//! Salt's daemons start as root and switch to the configured `user`. This daemon, if it runs as root, stays root and switches only its
+//! helper processes: `setpriv` sets uid, gid and supplementary groups before it executes Python.
 
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Programs that set uid, gid and supplementary groups, by their only paths: `PATH` is not trusted.
+/// Absolute paths, because `PATH` is not trusted.
 const SETPRIV: [&str; 2] = ["/usr/bin/setpriv", "/bin/setpriv"];
-/// Programs that look up users of other sources than `/etc/passwd`.
+/// For users of sources other than `/etc/passwd`.
 const GETENT: [&str; 2] = ["/usr/bin/getent", "/bin/getent"];
 
 /// A user to switch to.
@@ -28,12 +28,12 @@ impl Account {
     ///
     /// # Errors
     ///
-    /// Fails with one sentence if there is no such user, or if the process cannot switch.
+    /// Fails if there is no such user, or if the process cannot switch.
     pub fn switch(user: &str, own: u32) -> Result<Option<Self>, String> {
         let found = Self::find(&fs::read_to_string("/etc/passwd").unwrap_or_default(), user);
-        let account = found.or_else(|| Self::find(&getent(user)?, user)).ok_or_else(|| {
-            format!("there is no user {user:?}, which Salt's configuration names as `user`")
-        })?;
+        let account = found
+            .or_else(|| Self::find(&getent(user)?, user))
+            .ok_or_else(|| format!("no such user {user:?}, which is `user` in Salt's configuration"))?;
         if account.uid == own {
             return Ok(None);
         }
@@ -64,8 +64,7 @@ impl Account {
         })
     }
 
-    /// A command that runs `program` as this user. The environment changes as Salt's daemons change theirs: variables about the user
-    /// that are set, are set to this one.
+    /// A command that runs `program` as this user. As in Salt's daemons, variables about the user are changed if they are set.
     pub(super) fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(setpriv().unwrap_or("setpriv"));
         command.args(["--reuid", &self.name, "--regid", &self.gid.to_string(), "--init-groups", "--"]);
@@ -84,7 +83,7 @@ fn setpriv() -> Option<&'static str> {
     SETPRIV.into_iter().find(|path| Path::new(path).is_file())
 }
 
-/// A user's line as the system's other sources (LDAP and the like) have it.
+/// A user's line from the system's other sources, such as LDAP.
 fn getent(user: &str) -> Option<String> {
     let program = GETENT.into_iter().find(|path| Path::new(path).is_file())?;
     let output = Command::new(program).args(["passwd", "--", user]).stdin(Stdio::null()).output().ok()?;
@@ -96,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_user_is_found_by_name_and_switched_to_by_root_alone() {
+    fn a_user_is_found_by_name_and_only_root_can_switch() {
         let passwd = "root:x:0:0:root:/root:/bin/sh\nsalt:x:980:981::/opt/salt:/bin/false\nbroken:x:y:z\nodd:x:1:1:::\n";
         let salt = Account::find(passwd, "salt").unwrap();
         assert_eq!(
@@ -107,8 +106,6 @@ mod tests {
         assert_eq!(Account::find(passwd, "odd").unwrap().home, "");
         assert_eq!(Account::switch("root", 0), Ok(None));
         assert!(Account::switch("root", 1000).unwrap_err().contains("only root can"));
-        assert!(
-            Account::switch("no-such-user", 0).unwrap_err().contains("there is no user \"no-such-user\"")
-        );
+        assert!(Account::switch("no-such-user", 0).unwrap_err().contains("no such user \"no-such-user\""));
     }
 }

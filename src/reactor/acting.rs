@@ -1,49 +1,49 @@
-//! Who acts on each rule: saltcellar, Salt's own reactor, nobody, or both.
+//! The acting reactor of each rule: saltcellar's, Salt's own, neither, or both.
 //!
-//! It follows from facts: the rules of both, whether Salt starts its own reactor, and what keeps ours from acting at the moment.
+//! Derived from the rules of both reactors, from whether Salt starts its own, and from whether ours is blocked.
 
 use super::rules::{Rules, RulesFile};
 use crate::config::salt_master::SaltMaster;
 use crate::model::{ListedRule, SaltsReactor};
 use crate::sls::Value;
 
-/// Who acts on a rule.
+/// The acting reactor of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Actor {
     /// This daemon's reactor.
     Saltcellar,
     /// Salt's own reactor.
     Salt,
-    /// Neither of them: events that the rule takes cause nothing.
-    Nobody,
-    /// Both: everything is done twice.
+    /// Neither: matching events cause nothing.
+    Neither,
+    /// Both: all calls are made twice.
     Both,
 }
 
 impl Actor {
-    /// As it is shown.
+    /// The name in the answers of calls and in tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Saltcellar => "saltcellar",
             Self::Salt => "salt",
-            Self::Nobody => "nobody",
+            Self::Neither => "nobody",
             Self::Both => "both",
         }
     }
 }
 
-/// A rule, and who acts on it.
+/// A rule with its acting reactor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Assigned {
     /// The rule.
     pub rule: ListedRule,
-    /// Who acts.
+    /// The acting reactor.
     pub actor: Actor,
-    /// Why, unless it is this daemon's reactor alone.
+    /// The reason, unless only this daemon's reactor acts.
     pub why: String,
 }
 
-/// The rules of Salt's own reactor, and whether the configuration has it started.
+/// The rules of Salt's own reactor, and whether the configuration starts it.
 pub fn of_master(master: &SaltMaster) -> SaltsReactor {
     let rules = match master.option("reactor") {
         Some(Value::Str(path)) => {
@@ -56,8 +56,8 @@ pub fn of_master(master: &SaltMaster) -> SaltsReactor {
     SaltsReactor { runs: master.runs_reactor(), workers: workers.unwrap_or_default(), rules }
 }
 
-/// Who acts on which rule, the rules of ours first. `blocked` says what keeps ours from acting, `lacks` why ours does not have a rule
-/// that Salt's has.
+/// The acting reactor of each rule; our rules come first. `blocked` is the reason why ours makes no calls, `lacks` the reason why it lacks
+/// a rule of Salt's.
 pub fn assign(
     ours: Vec<ListedRule>,
     salts: &SaltsReactor,
@@ -71,12 +71,12 @@ pub fn assign(
         let salt = salts.runs && is_in(&salts.rules, &rule);
         let (actor, why) = match (blocked, salt) {
             (None, false) => (Actor::Saltcellar, String::new()),
-            (None, true) => (Actor::Both, "Salt's own reactor is on, and has the rule, too".to_owned()),
+            (None, true) => (Actor::Both, "Salt's own reactor is on and also has the rule".to_owned()),
             (Some(why), true) => (Actor::Salt, why.to_owned()),
             (Some(why), false) if salts.runs => {
-                (Actor::Nobody, format!("{why}; Salt's own reactor does not have the rule"))
+                (Actor::Neither, format!("{why}; Salt's own reactor does not have the rule"))
             }
-            (Some(why), false) => (Actor::Nobody, format!("{why}; {salts_off}")),
+            (Some(why), false) => (Actor::Neither, format!("{why}; {salts_off}")),
         };
         Assigned { rule, actor, why }
     });
@@ -85,7 +85,7 @@ pub fn assign(
         let (actor, why) = if salts.runs {
             (Actor::Salt, lacks.to_owned())
         } else {
-            (Actor::Nobody, format!("{lacks}; {salts_off}"))
+            (Actor::Neither, format!("{lacks}; {salts_off}"))
         };
         Assigned { rule, actor, why }
     }));
@@ -101,12 +101,11 @@ mod tests {
         patterns.iter().map(one).collect()
     }
 
-    /// `a` is a rule of both, `b` of ours alone, `c` of Salt's alone.
+    /// `a` is a rule of both, `b` only of ours, `c` only of Salt's.
     fn check(runs: bool, blocked: Option<&str>, expected: &str, whys: [&str; 3]) {
         let salts = SaltsReactor { runs, workers: 10, rules: listed(&["a", "c"]) };
         let found = assign(listed(&["a", "b"]), &salts, blocked, "ours lacks it");
-        let words: Vec<_> =
-            found.iter().map(|one| format!("{} {}", one.rule.pattern, one.actor.name())).collect();
+        let words: Vec<_> = found.iter().map(|one| format!("{} {:?}", one.rule.pattern, one.actor)).collect();
         assert_eq!(words.join(", "), expected);
         for (one, why) in found.iter().zip(whys) {
             assert_eq!(one.why, why, "{one:?}");
@@ -114,14 +113,14 @@ mod tests {
     }
 
     #[test]
-    fn who_acts_on_a_rule_follows_from_whose_it_is_and_who_is_kept_from_acting() {
+    fn the_acting_reactor_depends_on_both_lists_of_rules_and_on_blocking() {
         let (lacks, off) = ("ours lacks it", "no bus; Salt's own reactor is off");
         let lacks_and_off = "ours lacks it; Salt's own reactor is off";
-        check(false, None, "a saltcellar, b saltcellar, c nobody", ["", "", lacks_and_off]);
-        check(false, Some("no bus"), "a nobody, b nobody, c nobody", [off, off, lacks_and_off]);
+        check(false, None, "a Saltcellar, b Saltcellar, c Neither", ["", "", lacks_and_off]);
+        check(false, Some("no bus"), "a Neither, b Neither, c Neither", [off, off, lacks_and_off]);
         let only_ours = "shadow; Salt's own reactor does not have the rule";
-        check(true, Some("shadow"), "a salt, b nobody, c salt", ["shadow", only_ours, lacks]);
-        let both = "Salt's own reactor is on, and has the rule, too";
-        check(true, None, "a both, b saltcellar, c salt", [both, "", lacks]);
+        check(true, Some("shadow"), "a Salt, b Neither, c Salt", ["shadow", only_ours, lacks]);
+        let both = "Salt's own reactor is on and also has the rule";
+        check(true, None, "a Both, b Saltcellar, c Salt", [both, "", lacks]);
     }
 }

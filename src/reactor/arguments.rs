@@ -1,4 +1,4 @@
-//! From a chunk to the arguments of the function that it names: the present way of writing (`args`) and the old one.
+//! Arguments of a chunk's function, in the current form (`args`) and the old one.
 
 use super::call::Client;
 use super::signatures::Signature;
@@ -6,23 +6,23 @@ use crate::model::{Note, NoteLevel};
 use crate::sls::value::Key;
 use crate::sls::{Map, Value, yaml};
 
-/// Why a chunk gives no call.
+/// Why a chunk makes no call.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Refusal {
-    /// The notes tell all there is.
-    Told,
-    /// Salt's client raises; this is why.
+    /// Already in the notes.
+    Reported,
+    /// Salt's client raises an exception with this text.
     Failed(String),
 }
 
-/// Where Salt logs about data that it repacks.
+/// Salt's logger for repacking of data.
 const DATA_LOGGER: &str = "salt.utils.data";
 const LOGGER: &str = "salt.utils.reactor";
 
-/// Keys that come from the compiler; nobody wrote them as an argument.
+/// Keys added by the compiler, never arguments.
 const INTERNAL: [&str; 7] = ["__id__", "__sls__", "name", "order", "fun", "key", "state"];
 
-/// The present way: `args` stood in the chunk. Sets `arg` and `kwarg` instead.
+/// The current form: the chunk had `args`. Sets `arg` and `kwarg`.
 pub(super) fn present(
     client: Client,
     chunk: &mut Map,
@@ -65,7 +65,7 @@ pub(super) fn present(
                         text_of(chunk, "fun"),
                     ),
                 ));
-                return Err(Refusal::Told);
+                return Err(Refusal::Reported);
             }
             repacked
         }
@@ -75,12 +75,12 @@ pub(super) fn present(
     Ok(())
 }
 
-/// A list of nothing but one-key mappings; an empty list is one.
+/// True for a list of one-key mappings, also for an empty list.
 fn is_dictlist(items: &[Value]) -> bool {
     items.iter().all(|item| item.as_map().is_some_and(|map| map.len() == 1))
 }
 
-/// One mapping of a list of one-key mappings; bare text and numbers become keys without a value. Empty if it cannot be.
+/// Merges a list of one-key mappings; plain text and numbers become keys without a value. Empty if that is impossible.
 fn repack(args: Value, notes: &mut Vec<Note>) -> Result<Map, Refusal> {
     let mut complain = |message: String| {
         notes.push(Note::new(NoteLevel::Error, DATA_LOGGER, message));
@@ -89,14 +89,14 @@ fn repack(args: Value, notes: &mut Vec<Note>) -> Result<Map, Refusal> {
     let args = match args {
         Value::Str(text) => match yaml::load(&text) {
             Ok(value) => value,
-            // Python's parser and its scanner have different exceptions, and Salt expects one of them.
+            // Python's parser and scanner raise different exceptions, of which Salt catches one.
             Err(error)
                 if error.message.starts_with("while parsing a ")
                     && !error.message.contains("parsing a tag") =>
             {
                 return complain(error.message);
             }
-            Err(error) => return Err(Refusal::Failed(format!("`args` is text that is no YAML: {error}"))),
+            Err(error) => return Err(Refusal::Failed(format!("`args` is text but not valid YAML: {error}"))),
         },
         other => other,
     };
@@ -137,7 +137,7 @@ fn repack(args: Value, notes: &mut Vec<Note>) -> Result<Map, Refusal> {
     Ok(packed)
 }
 
-/// The old way for runners and wheel functions: the chunk's own keys are matched with the function's arguments.
+/// The old form of runners and wheel functions: assigns the chunk's own keys to the function's arguments.
 pub(super) fn mapped(chunk: &Map, signature: &Signature) -> Result<(Vec<Value>, Map), Refusal> {
     let mut used: Vec<&str> = Vec::new();
     let mut keywords = Map::new();
@@ -188,18 +188,18 @@ pub(super) fn mapped(chunk: &Map, signature: &Signature) -> Result<(Vec<Value>, 
     }
 }
 
-/// What Python makes of a value where it wants positional arguments: any sequence, text by its characters.
+/// Positional arguments from a value, as in Python: any sequence; text yields its characters.
 pub(super) fn unpacked(arg: &Value) -> Result<Vec<Value>, Refusal> {
     Ok(match arg {
         Value::List(items) | Value::Tuple(items) | Value::Set(items) => items.clone(),
         Value::Map(map) => map.keys().map(|key| key.0.clone()).collect(),
         Value::Str(text) => text.chars().map(|c| Value::Str(c.to_string())).collect(),
         Value::Bytes(bytes) => bytes.iter().map(|&byte| Value::Int(i64::from(byte))).collect(),
-        other => return Err(Refusal::Failed(format!("`arg` is no list: {}", other.python_str()))),
+        other => return Err(Refusal::Failed(format!("`arg` is not a list: {}", other.python_str()))),
     })
 }
 
-/// A value of the chunk as text, for log lines.
+/// A value of the chunk as text, for log messages.
 pub(super) fn text_of(chunk: &Map, name: &str) -> String {
     chunk.get(name).map(Value::python_str).unwrap_or_default()
 }

@@ -1,11 +1,11 @@
-//! What a low chunk asks for: a call of one of Salt's four clients, ready to be sent.
+//! The result of a low chunk: a call of one of Salt's four clients.
 
 use serde_json::{Value as Json, json};
 
 use super::encode::{encode, encode_map};
 use crate::sls::{Map, Value};
 
-/// Which client runs a call.
+/// One of Salt's clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Client {
     /// Publishes a job to minions.
@@ -19,7 +19,7 @@ pub enum Client {
 }
 
 impl Client {
-    /// Salt's word for it, as in low chunks.
+    /// The name in low chunks.
     pub fn name(self) -> &'static str {
         match self {
             Client::Local => "local",
@@ -29,7 +29,7 @@ impl Client {
         }
     }
 
-    /// The client that a chunk's `state` names; `cmd` is the old name of `local`.
+    /// The client in a chunk's `state`; `cmd` is the old name of `local`.
     pub fn named(state: &Value) -> Option<Self> {
         Some(match state.as_str()? {
             "local" | "cmd" => Client::Local,
@@ -55,15 +55,15 @@ pub enum Call {
 /// A job for minions.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LocalCall {
-    /// Whom it is for.
+    /// The target.
     pub tgt: Value,
     /// The execution function.
     pub fun: Value,
-    /// All else that the chunk says, as Salt hands it to its client.
+    /// The other keys of the chunk, as passed to Salt's client.
     pub kwargs: Map,
-    /// What goes to the master's request port, but for the key; none if it could not be made, which is an ERROR.
+    /// The payload for the master's request port, without the key; `None` after an error, which is in the notes.
     pub publish: Option<Map>,
-    /// How long to wait for the master's answer: seconds, as configured.
+    /// The timeout of the master's answer: seconds, as configured.
     pub timeout: Value,
 }
 
@@ -76,29 +76,29 @@ pub struct MasterCall {
     pub fun: Value,
     /// Its positional arguments.
     pub args: Vec<Value>,
-    /// Its keywords.
+    /// Its keyword arguments.
     pub kwargs: Value,
-    /// The whole low data, `arg` and `kwarg` included.
+    /// The complete low data, including `arg` and `kwarg`.
     pub low: Map,
 }
 
-/// A function that is run here.
+/// A function that runs on this machine.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CallerCall {
     /// The ID of the reaction.
     pub id: Value,
-    /// The file in which it stands.
+    /// The file of the reaction.
     pub sls: Value,
     /// The execution function.
     pub fun: Value,
     /// Its positional arguments.
     pub args: Vec<Value>,
-    /// Its keywords.
+    /// Its keyword arguments.
     pub kwargs: Map,
 }
 
 impl Call {
-    /// Which client it is for.
+    /// The client.
     pub fn client(&self) -> Client {
         match self {
             Call::Local(_) => Client::Local,
@@ -116,7 +116,7 @@ impl Call {
         }
     }
 
-    /// The ID under which the reaction stands in its file.
+    /// The reaction's ID in its file.
     pub fn id(&self) -> Option<&Value> {
         match self {
             Call::Local(call) => call.kwargs.get("__id__"),
@@ -125,7 +125,7 @@ impl Call {
         }
     }
 
-    /// The file in which it stands, as Salt shows it.
+    /// The reaction's file, as Salt shows it.
     pub fn sls(&self) -> Option<&Value> {
         match self {
             Call::Local(call) => call.kwargs.get("__sls__"),
@@ -134,7 +134,7 @@ impl Call {
         }
     }
 
-    /// As the conformance cases write it.
+    /// The form in conformance cases.
     pub fn to_json(&self) -> Json {
         match self {
             Call::Local(call) => {

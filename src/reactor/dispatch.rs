@@ -1,8 +1,8 @@
-//! Low chunks to calls, as Salt's reactor hands them to its clients (`salt.utils.reactor.ReactWrap`).
+//! Calls from low chunks, as Salt's reactor passes them to its clients (`salt.utils.reactor.ReactWrap`).
 //!
 //! # Invariant
 //!
-//! A chunk gives one call or one ERROR, and never touches another chunk.
+//! A chunk yields one call or one ERROR, and does not affect other chunks.
 
 use super::arguments::{self, Refusal, text_of, unpacked};
 use super::call::{Call, CallerCall, Client, LocalCall, MasterCall};
@@ -13,13 +13,13 @@ use crate::model::{Location, Note, NoteLevel};
 use crate::sls::{Map, Value};
 
 const LOGGER: &str = "salt.utils.reactor";
-/// What Salt does not say, but should.
+/// Logger of messages that Salt lacks.
 pub(super) const OWN_LOGGER: &str = "saltcellar.reactor";
 
-/// The user in whose name runners and wheel functions run; events of this user are not reacted to.
+/// The user of runners and wheel functions. Events of this user cause no reactions.
 pub use crate::master::REACTOR_USER;
 
-/// What the master's configuration says about calls.
+/// The master's options for calls.
 #[derive(Debug, Clone)]
 pub struct DispatchSettings {
     user: String,
@@ -32,7 +32,7 @@ pub struct DispatchSettings {
 }
 
 impl DispatchSettings {
-    /// Out of the master's configuration.
+    /// From the master's configuration.
     pub fn of(master: &SaltMaster) -> Self {
         let option = |name: &str| master.option(name).cloned().unwrap_or(Value::Null);
         Self {
@@ -47,29 +47,29 @@ impl DispatchSettings {
     }
 }
 
-/// Is it a runner in the old form of which the arguments are not known?
+/// True for a runner in the old form without a known signature.
 pub(super) fn lacks_signature(chunk: &Map, signatures: &Signatures) -> bool {
     let is_runner = chunk.get("state").and_then(Client::named) == Some(Client::Runner);
     let fun = chunk.get("fun").and_then(Value::as_str);
     is_runner && is_mapped(chunk) && fun.is_some_and(|fun| signatures.runner(fun).is_none())
 }
 
-/// Is it in the old form, which is mapped onto the arguments of a runner or wheel function?
+/// True for the old form, whose keys are assigned to the arguments of a runner or wheel function.
 fn is_mapped(chunk: &Map) -> bool {
     let has = |name: &str| chunk.contains_key(name);
     !(has("args") || has("arg") && has("kwarg"))
 }
 
-/// Makes calls of chunks.
+/// Converts chunks to calls.
 pub(super) struct Dispatch<'a> {
     pub(super) settings: &'a DispatchSettings,
     pub(super) signatures: &'a Signatures,
-    /// The pool that runs runners and wheel functions takes no more.
+    /// True if the pool for runners and wheel functions is full.
     pub(super) pool_full: bool,
 }
 
 impl Dispatch<'_> {
-    /// The call that a chunk asks for.
+    /// The call of a chunk; `None` after an error, which is in the notes.
     pub(super) fn call(&self, mut chunk: Map, notes: &mut Vec<Note>) -> Option<Call> {
         let state = chunk.get("state").unwrap_or(&Value::Null);
         let Some(client) = Client::named(state) else {
@@ -77,16 +77,16 @@ impl Dispatch<'_> {
             return None;
         };
         silent_mistakes(client, &chunk, notes);
-        let place = place_of(&chunk);
+        let location = location_of(&chunk);
         match self.prepare(client, &mut chunk, notes).and_then(|()| match client {
             Client::Local => Ok(self.local(std::mem::take(&mut chunk), notes)),
             Client::Runner | Client::Wheel => self.master(client, &mut chunk, notes),
             Client::Caller => caller(&chunk),
         }) {
             Ok(call) => Some(call),
-            Err(Refusal::Told) => {
+            Err(Refusal::Reported) => {
                 if let Some(note) = notes.last_mut() {
-                    note.fails = Some(place);
+                    note.fails = Some(location);
                 }
                 None
             }
@@ -97,7 +97,7 @@ impl Dispatch<'_> {
         }
     }
 
-    /// Makes of a chunk the keywords that Salt hands to its client, but for `fun` and `tgt`, which are still among them.
+    /// Converts a chunk to the keyword arguments of Salt's client; `fun` and `tgt` are still among them.
     fn prepare(&self, client: Client, chunk: &mut Map, notes: &mut Vec<Note>) -> Result<(), Refusal> {
         if client == Client::Local && !chunk.contains_key("tgt") {
             return Err(Refusal::Failed("local takes at least 2 arguments (1 given): no `tgt`".to_owned()));
@@ -116,7 +116,7 @@ impl Dispatch<'_> {
                         text_of(chunk, "fun"),
                     ),
                 ));
-                return Err(Refusal::Told);
+                return Err(Refusal::Reported);
             };
             let (positional, keywords) = arguments::mapped(chunk, signature)?;
             mapped = (Value::List(positional), Value::Map(keywords));
@@ -168,7 +168,7 @@ impl Dispatch<'_> {
                     text_of(chunk, "fun"),
                 ),
             ));
-            return Err(Refusal::Told);
+            return Err(Refusal::Reported);
         }
         let args = unpacked(chunk.get("arg").unwrap_or(&Value::Null))?;
         let kwargs = chunk.get("kwarg").cloned().unwrap_or(Value::Null);
@@ -197,7 +197,7 @@ impl Dispatch<'_> {
         self.settings.publish_timeout.clone()
     }
 
-    /// The payload for the request port, but for the key.
+    /// The payload for the request port, without the key.
     fn publish(
         &self,
         tgt: &Value,
@@ -221,7 +221,7 @@ impl Dispatch<'_> {
                 Value::Str(own) if !own.is_empty() => format!("{own},{}", self.settings.ext_job_cache).into(),
                 other if other.truthy() => {
                     return Err(format!(
-                        "`ret` is no text, but ext_job_cache must be appended: {}",
+                        "`ret` is not text, so ext_job_cache cannot be appended: {}",
                         other.python_str()
                     ));
                 }
@@ -258,7 +258,7 @@ fn caller(chunk: &Map) -> Result<Call, Refusal> {
     let args = unpacked(chunk.get("arg").unwrap_or(&Value::Null))?;
     let kwarg = chunk.get("kwarg").unwrap_or(&Value::Null);
     let Value::Map(kwargs) = kwarg else {
-        return Err(Refusal::Failed(format!("`kwarg` is no mapping: {}", kwarg.python_str())));
+        return Err(Refusal::Failed(format!("`kwarg` is not a mapping: {}", kwarg.python_str())));
     };
     for key in kwargs.keys() {
         match key.as_str() {
@@ -279,17 +279,17 @@ fn caller(chunk: &Map) -> Result<Call, Refusal> {
     }))
 }
 
-/// Salt's `condition_input`: integers that look like a job id become text, keywords a marked mapping at the end.
+/// Salt's `condition_input`: integers that look like a job id become text, keyword arguments a marked mapping at the end.
 fn conditioned(arg: &Value, kwarg: &Value) -> Result<Vec<Value>, String> {
     let items = match unpacked(arg) {
         Ok(items) => items,
         Err(Refusal::Failed(cause)) => return Err(cause),
-        Err(Refusal::Told) => Vec::new(),
+        Err(Refusal::Reported) => Vec::new(),
     };
     let mut args: Vec<Value> = items
         .into_iter()
         .map(|item| match item {
-            // 20 digits do not fit 64 bits.
+            // 20 digits exceed 64 bits.
             Value::BigInt(digits) if digits.len() == 20 => Value::Str(digits),
             Value::Int(int) if int.to_string().len() == 20 => Value::Str(int.to_string()),
             other => other,
@@ -306,7 +306,7 @@ fn conditioned(arg: &Value, kwarg: &Value) -> Result<Vec<Value>, String> {
     Ok(args)
 }
 
-/// `timeout` of a chunk: a number, or text that is one; Salt takes the master's own otherwise.
+/// The `timeout` of a chunk: a number, or a number as text; otherwise Salt uses the master's option.
 fn whole_seconds(given: &Value) -> Option<Value> {
     match given {
         Value::Int(_) | Value::BigInt(_) | Value::Bool(_) => Some(given.clone()),
@@ -319,44 +319,44 @@ fn failed(client: Client, chunk: &Map, fun: &str, cause: String) -> Note {
     let id = text_of(chunk, "__id__");
     Note::new(NoteLevel::Error, LOGGER, format!("Reactor '{id}' failed to execute {} '{fun}'", client.name()))
         .because(cause)
-        .failing(place_of(chunk))
+        .failing(location_of(chunk))
 }
 
-/// The file that a chunk stands in.
-fn place_of(chunk: &Map) -> Location {
+/// The file of a chunk.
+fn location_of(chunk: &Map) -> Location {
     Location::file(text_of(chunk, "__sls__"))
 }
 
-/// Salt's process dies of these.
+/// Salt's process dies in this case.
 fn unknown_type(chunk: &Map, state: &Value) -> Note {
     let state = state.python_str();
     Note::new(NoteLevel::Error, LOGGER, format!("ReactWrap is missing a wrapper function for '{state}'"))
         .because(format!(
-            "{}: ID '{}': `{state}` is no reaction type; there are local, runner, wheel and caller",
+            "{}: ID '{}': unknown reaction type `{state}`, expected local, runner, wheel or caller",
             text_of(chunk, "__sls__"),
             text_of(chunk, "__id__"),
         ))
-        .failing(place_of(chunk))
+        .failing(location_of(chunk))
 }
 
-/// What people write and Salt takes without a word, though it does not do what they mean.
+/// Mistakes that Salt accepts silently with another meaning.
 fn silent_mistakes(client: Client, chunk: &Map, notes: &mut Vec<Note>) {
     let mut warn = |what: String| {
         let (sls, id) = (text_of(chunk, "__sls__"), text_of(chunk, "__id__"));
         notes.push(Note::new(NoteLevel::Warning, OWN_LOGGER, format!("{sls}: ID '{id}': {what}")));
     };
     if client == Client::Local && chunk.contains_key("expr_form") {
-        warn("`expr_form` is not used: the target is taken as a glob; write `tgt_type`".to_owned());
+        warn("`expr_form` is ignored and the target is a glob; use `tgt_type`".to_owned());
     }
     if chunk.contains_key("args") {
         return;
     }
     if client == Client::Local {
         if matches!(chunk.get("kwarg"), Some(value) if !matches!(value, Value::Map(_) | Value::Null)) {
-            warn("`kwarg` is no mapping and is not used; write `args`, or one mapping".to_owned());
+            warn("`kwarg` is not a mapping and is ignored; use `args`, or one mapping".to_owned());
         }
         if matches!(chunk.get("arg"), Some(Value::Str(text)) if !text.is_empty()) {
-            warn("`arg` is text, of which every character is an argument; write a list".to_owned());
+            warn("`arg` is text, so each character is an argument; use a list".to_owned());
         }
     }
     if matches!(client, Client::Local | Client::Caller) {
@@ -368,14 +368,14 @@ fn silent_mistakes(client: Client, chunk: &Map, notes: &mut Vec<Note>) {
             .collect();
         if !unused.is_empty() {
             warn(format!(
-                "{} given beside the target reach no function; write them below `args`",
+                "{} next to the target are not passed to the function; put them below `args`",
                 unused.join(", ")
             ));
         }
     }
 }
 
-/// Of the keywords next to a job's target, those that its master uses (`_prep_pub` in `salt/master.py`).
+/// The keywords next to a job's target that the master uses (`_prep_pub` in `salt/master.py`).
 pub(super) const PUBLISH_KEYWORDS: [&str; 9] = [
     "ret_config",
     "ret_kwargs",
@@ -388,7 +388,7 @@ pub(super) const PUBLISH_KEYWORDS: [&str; 9] = [
     "id",
 ];
 
-/// Keys that the client, the master or the compiler reads.
+/// True for keys that the client, the master or the compiler reads.
 fn is_known(client: Client, name: &str) -> bool {
     const COMPILED: [&str; 7] = ["state", "name", "__sls__", "__id__", "fun", "order", "__env__"];
     const REQUISITES: [&str; 7] = ["require", "watch", "onchanges", "onfail", "prereq", "listen", "names"];

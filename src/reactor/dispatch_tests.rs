@@ -1,4 +1,4 @@
-//! What Salt does not say and this program does; what calls look like is held by the conformance cases.
+//! Warnings that Salt lacks; the conformance cases check the calls.
 
 use super::*;
 use crate::sls::yaml;
@@ -14,7 +14,7 @@ fn notes(chunk: &str) -> Vec<String> {
 }
 
 #[test]
-fn silent_mistakes_are_warned_about_by_file_and_id() {
+fn silent_mistakes_cause_warnings_with_file_and_id() {
     let check = |rest: &str, expected: &[&str]| {
         let chunk = format!(
             "{{state: local, __id__: i, __sls__: /f.sls, name: i, fun: a.b, tgt: t, order: 1, {rest}}}"
@@ -24,23 +24,23 @@ fn silent_mistakes_are_warned_about_by_file_and_id() {
     };
     check("arg: [a], kwarg: {b: c}, ret: smtp, require: [], metadata: {}", &[]);
     check("args: {x: 1}, mods: y", &[]);
-    check("expr_form: grain", &["`expr_form` is not used: the target is taken as a glob; write `tgt_type`"]);
-    check("kwarg: [{a: b}]", &["`kwarg` is no mapping and is not used; write `args`, or one mapping"]);
-    check("arg: text", &["`arg` is text, of which every character is an argument; write a list"]);
+    check("expr_form: grain", &["`expr_form` is ignored and the target is a glob; use `tgt_type`"]);
+    check("kwarg: [{a: b}]", &["`kwarg` is not a mapping and is ignored; use `args`, or one mapping"]);
+    check("arg: text", &["`arg` is text, so each character is an argument; use a list"]);
     check(
         "mods: x, queue: true",
-        &["`mods`, `queue` given beside the target reach no function; write them below `args`"],
+        &["`mods`, `queue` next to the target are not passed to the function; put them below `args`"],
     );
 }
 
 #[test]
 fn an_unknown_type_names_its_file() {
-    let told = notes("{state: Local, __id__: i, __sls__: /f.sls, name: i, fun: a.b, tgt: t, order: 1}");
+    let found = notes("{state: Local, __id__: i, __sls__: /f.sls, name: i, fun: a.b, tgt: t, order: 1}");
     assert_eq!(
-        told,
+        found,
         [
-            "ReactWrap is missing a wrapper function for 'Local': /f.sls: ID 'i': `Local` is no reaction type; there are \
-          local, runner, wheel and caller"
+            "ReactWrap is missing a wrapper function for 'Local': /f.sls: ID 'i': unknown reaction type `Local`, \
+          expected local, runner, wheel or caller"
         ]
     );
 }

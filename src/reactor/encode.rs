@@ -1,8 +1,8 @@
-//! Values as the conformance cases write them in JSON.
+//! The JSON form of values in conformance cases.
 //!
-//! What JSON lacks is an object with one key that begins with `$`: `{"$tuple": [..]}`, `{"$bytes": base64}`,
-//! `{"$int": "digits"}` from 2^53 on, `{"$float": "repr"}` for whole floats, `inf` and `nan`, `{"$set": [..]}`,
-//! `{"$map": [[key, value], ..]}` for keys that are not text or begin with `$`. A number without a point is an integer.
+//! Types that JSON lacks are objects with one key that begins with `$`: `{"$tuple": [..]}`, `{"$bytes": base64}`, `{"$int": "digits"}` from
+//! 2^53 on, `{"$float": "repr"}` for whole floats, `inf` and `nan`, `{"$set": [..]}`, `{"$map": [[key, value], ..]}` for keys that are not
+//! text or begin with `$`. A number without a decimal point is an integer.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -11,7 +11,7 @@ use serde_json::Value as Json;
 use crate::sls::value::Key;
 use crate::sls::{Map, Value};
 
-/// Integers from here on are not exact in every reader of JSON.
+/// Larger integers are not exact in all JSON parsers.
 const EXACT: u64 = 1 << 53;
 
 /// The JSON form.
@@ -51,14 +51,14 @@ fn tagged(tag: &str, value: Json) -> Json {
     Json::Object(serde_json::Map::from_iter([(tag.to_owned(), value)]))
 }
 
-/// Reads the JSON form. A `$` object that is none of the above stays an object.
+/// Parses the JSON form. An object with another `$` key stays an object.
 pub fn decode(json: &Json) -> Value {
     match json {
         Json::Null => Value::Null,
         Json::Bool(flag) => Value::Bool(*flag),
         Json::Number(number) => match (number.as_i64(), number.as_f64()) {
             (Some(int), _) => Value::Int(int),
-            // Beyond i64: only whole numbers of u64 print without a point.
+            // Beyond i64 only integers of u64 lack a decimal point.
             (None, _) if number.is_u64() => Value::BigInt(number.to_string()),
             (None, float) => Value::Float(float.unwrap_or(f64::NAN)),
         },
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_json_lacks_goes_both_ways() {
+    fn types_that_json_lacks_survive_a_round_trip() {
         for text in [
             r#"{"a":[1,2.5,"x",null,true]}"#,
             r#"{"$map":[[5,["a"]],[null,1]]}"#,
@@ -123,7 +123,7 @@ mod tests {
         ] {
             let json: Json = serde_json::from_str(text).unwrap();
             let again = encode(&decode(&json)).to_string();
-            // A `$` object of no known tag is told apart by being a `$map`.
+            // An object with an unknown `$` key is encoded as a `$map`.
             let expected = if text.contains("$other") { r#"{"$map":[["$other","function"]]}"# } else { text };
             assert_eq!(again, expected);
         }

@@ -1,10 +1,10 @@
-//! References to files: local paths and patterns, and `salt://` out of the master's `file_roots`, or fetched by Salt where its file
-//! server has other backends; and the files' texts, read again only when they changed.
+//! Resolution of references to files: local paths and patterns, and `salt://` in the master's `file_roots`, or fetched by Salt if its file
+//! server has other backends. Caches the texts of unchanged files.
 //!
 //! # Invariant
 //!
-//! A text is kept only while time, size and number of its file vouch for it. A file that was written within the last seconds before it
-//! was read could be written again with the same time and size, so it is read each time until it has settled.
+//! A cached text is used only if time, size and inode of its file are unchanged. A file that was written less than 3 s before it was read
+//! could be written again with equal time and size, so it is read each time until it has settled.
 
 use std::collections::HashMap;
 use std::fs::{self, Metadata};
@@ -28,10 +28,10 @@ use crate::sls::jinja::{Engine, Loaded, Loader, Prepared, Source};
 
 const LOGGER: &str = "salt.utils.reactor";
 
-/// File systems count time in ticks; two writes within one look like one.
+/// File systems record times in ticks; two writes within a tick have equal times.
 const SETTLED_SECONDS: i64 = 2;
 
-/// By what a file that did not change is known.
+/// The identity of an unchanged file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Fingerprint {
     dev: u64,
@@ -58,22 +58,22 @@ impl Fingerprint {
         }
     }
 
-    /// Is what was read at this fingerprint still what a file of fingerprint `now` holds?
-    pub(super) fn vouches_for(&self, now: &Self) -> bool {
+    /// True if a text read at this fingerprint is valid for a file with the fingerprint `now`.
+    pub(super) fn is_unchanged(&self, now: &Self) -> bool {
         self.settled
             && (self.dev, self.ino, self.size, self.modified, self.changed)
                 == (now.dev, now.ino, now.size, now.modified, now.changed)
     }
 }
 
-/// A file that a reference leads to.
+/// A file of a reference.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// The path as Salt shows it: for `salt://`, where Salt would have cached it.
+    /// The path as Salt shows it: for `salt://`, the path in Salt's cache.
     pub path: String,
-    /// The file that is read.
+    /// The file to read.
     pub source: PathBuf,
-    /// The `salt://` reference and environment, if it is one.
+    /// The `salt://` reference and environment; `None` for a local file.
     pub remote: Option<(String, String)>,
 }
 
@@ -82,23 +82,23 @@ pub struct Found {
 pub struct Template {
     /// The text.
     pub text: Arc<str>,
-    /// The renderers that it goes through.
+    /// The renderers, in order.
     pub stages: Vec<Stage>,
-    /// What is to be said each time: unknown or disallowed renderers.
+    /// Log messages of each use: unknown or disallowed renderers.
     pub notes: Vec<Note>,
-    /// What the text was compiled to.
+    /// The compiled text.
     pub(super) prepared: OnceLock<Prepared>,
-    /// Grains may be spoken of in it, or in what it imports.
+    /// True if the text, or a file that it imports, may use grains.
     pub(super) wants_grains: bool,
     not_native: OnceLock<Vec<String>>,
     settled: bool,
 }
 
-/// What a reference leads to: files with their templates, in order.
+/// The files of a reference with their templates, in order.
 pub(super) type Opened = Arc<Vec<(Found, Result<Arc<Template>, Unusable>)>>;
 
 impl Template {
-    /// What keeps the template from being compiled at all.
+    /// Why the template cannot be compiled; `None` if it can.
     pub fn fault(&self, engine: &Engine, path: &str) -> Option<String> {
         if let Some(note) = self.notes.iter().find(|note| note.level == NoteLevel::Error) {
             return Some(note.message.clone());
@@ -108,7 +108,7 @@ impl Template {
         if jinja { engine.compile(&source).err().map(|error| error.to_string()) } else { None }
     }
 
-    /// What of it is not done natively, as far as that shows beforehand.
+    /// The parts without a native implementation, as far as static analysis finds them.
     pub fn not_native(&self, engine: &Engine, path: &str) -> &[String] {
         self.not_native.get_or_init(|| {
             let foreign = self.stages.iter().filter(|stage| !pipe::NATIVE.contains(&stage.name.as_str()));
@@ -129,45 +129,45 @@ impl Template {
     }
 }
 
-/// Why a file is no template.
+/// Why a file cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unusable {
-    /// Nothing in it, which is no fault.
+    /// The file is empty, which is not an error.
     Empty,
-    /// An ERROR of Salt's, after which nothing more is said.
-    Told(Note),
-    /// It cannot be read; Salt would raise.
+    /// Salt's ERROR.
+    Reported(Note),
+    /// Cannot be read; Salt raises an exception.
     Failed(String),
 }
 
-/// What of the file server Salt itself is asked for.
+/// Use of Salt for the file server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BeyondRoots {
-    /// The option that says so, and how.
+    /// The option that requires it, with its value.
     pub what: String,
-    /// What `roots` has, no other backend has a say in.
+    /// True if files found in `roots` take precedence over other backends.
     pub roots_first: bool,
 }
 
-/// What the configuration says about files.
+/// The options for files.
 #[derive(Debug, Clone)]
 pub struct FileSettings {
     /// The file server's directories.
     pub roots: Roots,
-    /// The environment of `salt://` without one.
+    /// The default environment of `salt://`.
     pub saltenv: String,
-    /// Where Salt would cache what it fetches.
+    /// Salt's cache directory for fetched files.
     pub cachedir: String,
-    /// Names that the file server does not serve.
+    /// Files hidden by the file server.
     pub ignored: Vec<Glob>,
-    /// The file server has backends beside `roots`, or rules that only Salt can follow.
+    /// Set if the file server has other backends than `roots`, or options without a native implementation.
     pub beyond_roots: Option<BeyondRoots>,
     /// Renderers.
     pub renderers: RendererSettings,
 }
 
 impl FileSettings {
-    /// Out of the master's configuration.
+    /// From the master's configuration.
     pub fn of(master: &SaltMaster) -> Self {
         let owned = |name: &str| master.texts(name).into_iter().map(str::to_owned).collect::<Vec<_>>();
         let backends = owned("fileserver_backend");
@@ -195,11 +195,11 @@ impl FileSettings {
         }
     }
 
-    /// The file of a path in an environment: below its directories, or where Salt puts it. The error says why Salt was asked.
-    fn look(&self, path: &str, saltenv: &str, salt: &dyn Salt) -> Result<Option<PathBuf>, String> {
-        // It becomes part of paths, here (`__env__` in `file_roots`) and in Salt's cache.
+    /// Finds a file in an environment: in its directories, or fetched by Salt. An error names the reason why Salt was needed.
+    fn locate(&self, path: &str, saltenv: &str, salt: &dyn Salt) -> Result<Option<PathBuf>, String> {
+        // It is used in paths, here (`__env__` in `file_roots`) and in Salt's cache.
         if normal(saltenv).as_deref() != Some(saltenv) {
-            return Err(format!("the saltenv {saltenv:?} is no relative path without `.` and `..`"));
+            return Err(format!("the saltenv {saltenv:?} is not a relative path without `.` and `..`"));
         }
         let ours = match &self.beyond_roots {
             Some(BeyondRoots { roots_first: false, .. }) => None,
@@ -208,13 +208,14 @@ impl FileSettings {
         let (None, Some(beyond), Some(path)) = (&ours, &self.beyond_roots, normal(path)) else {
             return Ok(ours);
         };
-        // A bar in front says that a question mark belongs to the name.
+        // A leading bar makes a question mark a part of the name.
         let bar = if path.contains('?') { "|" } else { "" };
         let reference = format!("salt://{bar}{path}?saltenv={saltenv}");
-        salt.fetch(&reference).map_err(|error| format!("with {} Salt is asked for it: {error}", beyond.what))
+        salt.fetch(&reference)
+            .map_err(|error| format!("{} requires Salt to fetch the file: {error}", beyond.what))
     }
 
-    /// The file of a path below the directories of an environment, whose name has no `..` in it.
+    /// Finds a file in the directories of an environment. The name has no `..`.
     fn find(&self, path: &str, saltenv: &str) -> Option<PathBuf> {
         let path = normal(path)?;
         let (dirs, env) = match self.roots.get(saltenv) {
@@ -233,7 +234,7 @@ impl FileSettings {
     }
 }
 
-/// A relative path without `.`, `..` and doubled slashes; none if it leads out.
+/// A relative path without `.`, `..` and duplicate slashes; `None` if it leaves the directory.
 fn normal(path: &str) -> Option<String> {
     if path.starts_with('/') || path.contains("../") || path == ".." || path.contains('\0') {
         return None;
@@ -243,9 +244,9 @@ fn normal(path: &str) -> Option<String> {
     (!leads_out).then(|| parts.join("/"))
 }
 
-/// The `path` and environment of what follows `salt://`.
+/// Path and environment of a reference without `salt://`.
 fn split_reference(rest: &str, saltenv: &str) -> (String, String) {
-    // A bar in front says that a question mark belongs to the name.
+    // A leading bar makes a question mark a part of the name.
     if let Some(escaped) = rest.strip_prefix('|') {
         return match escaped.split_once("?saltenv=") {
             Some((path, env)) => (path.trim_start_matches('|').to_owned(), env.to_owned()),
@@ -257,7 +258,7 @@ fn split_reference(rest: &str, saltenv: &str) -> (String, String) {
     (path.to_owned(), env.filter(|env| !env.is_empty()).unwrap_or(saltenv).to_owned())
 }
 
-/// The files that a reference leads to, in order. None is an ERROR, which is noted.
+/// Finds the files of a reference, in order. Notes an ERROR if there are none.
 pub fn resolve(
     reference: &str,
     tag: &str,
@@ -288,7 +289,7 @@ pub fn resolve(
         let words = format!("Unable to cache file 'salt://{path}' from saltenv '{saltenv}'.");
         Note::new(NoteLevel::Error, "salt.loaded.int.module.cp", words)
     };
-    let source = match settings.look(&path, &saltenv, salt) {
+    let source = match settings.locate(&path, &saltenv, salt) {
         Ok(Some(source)) => source,
         Ok(None) => {
             notes.extend([unable(), missing("")]);
@@ -311,11 +312,11 @@ fn local(reference: &str) -> Vec<String> {
     if fs::symlink_metadata(reference).is_ok() { vec![reference.to_owned()] } else { Vec::new() }
 }
 
-/// Texts of files, shared by all threads.
+/// Cache of file texts, shared by all threads.
 #[derive(Debug, Default)]
 pub struct Templates {
     kept: Mutex<IndexMap<PathBuf, Kept>>,
-    /// By reference, and until when it is trusted.
+    /// By reference, with the end of validity.
     trusted: Mutex<HashMap<String, (Instant, Opened)>>,
 }
 
@@ -326,7 +327,7 @@ struct Kept {
 }
 
 impl Templates {
-    /// The files of a reference with their templates, as they are now or were a moment ago.
+    /// The files of a reference with their templates; may be slightly out of date.
     pub(super) fn open(
         &self,
         reference: &str,
@@ -351,7 +352,7 @@ impl Templates {
                 (found, template)
             })
             .collect();
-        // What is missing, broken or just written is looked at each time.
+        // Missing, broken and recently written files are checked each time.
         let good = |template: &Result<Arc<Template>, Unusable>| {
             template.as_ref().is_ok_and(|template| template.settled)
         };
@@ -367,10 +368,10 @@ impl Templates {
         opened
     }
 
-    /// A file's template as it is now.
+    /// The current template of a file.
     pub fn get(&self, found: &Found, settings: &RendererSettings) -> Result<Arc<Template>, Unusable> {
         let does_not_exist = || {
-            Unusable::Told(Note::new(
+            Unusable::Reported(Note::new(
                 NoteLevel::Error,
                 "salt.template",
                 format!("Template does not exist: {}", found.path),
@@ -381,13 +382,13 @@ impl Templates {
             return Err(does_not_exist());
         }
         let now = Fingerprint::from_metadata(&metadata);
-        let kept = self.lock().get(&found.source).filter(|kept| kept.fingerprint.vouches_for(&now)).cloned();
+        let kept = self.lock().get(&found.source).filter(|kept| kept.fingerprint.is_unchanged(&now)).cloned();
         if let Some(kept) = kept {
             return kept.template;
         }
         let template = read(found, &now, settings);
         let mut all = self.lock();
-        // Files come and go; what is kept is bounded, and the oldest goes first.
+        // The cache is bounded; the oldest entry is dropped first.
         while all.len() >= limits::REACTOR_TEMPLATES_MAX && !all.contains_key(&found.source) {
             all.shift_remove_index(0);
         }
@@ -406,7 +407,7 @@ fn read(found: &Found, seen: &Fingerprint, settings: &RendererSettings) -> Resul
     }
     let text = text_of(&found.source).map_err(Unusable::Failed)?;
     if text.trim().is_empty() {
-        return Err(Unusable::Told(Note::new(
+        return Err(Unusable::Reported(Note::new(
             NoteLevel::Error,
             "salt.template",
             format!("Template is nothing but whitespace: {}", found.path),
@@ -425,11 +426,11 @@ fn read(found: &Found, seen: &Fingerprint, settings: &RendererSettings) -> Resul
     }))
 }
 
-/// The text of a file of at most [`limits::REACTOR_TEMPLATE_BYTES_MAX`] bytes.
+/// Reads a file of at most [`limits::REACTOR_TEMPLATE_BYTES_MAX`] bytes.
 fn text_of(path: &Path) -> Result<String, String> {
     let mut bytes = Vec::new();
     let file = fs::File::open(path).map_err(|error| error.to_string())?;
-    // One byte more tells a file that is too long, whatever its size was a moment ago.
+    // One byte more detects a file that is too large, also if it has grown.
     file.take(limits::REACTOR_TEMPLATE_BYTES_MAX + 1)
         .read_to_end(&mut bytes)
         .map_err(|error| error.to_string())?;
@@ -440,12 +441,12 @@ fn text_of(path: &Path) -> Result<String, String> {
         .map_err(|error| format!("not UTF-8 from byte {}", error.utf8_error().valid_up_to()))
 }
 
-/// Whether a text speaks of grains, or takes other files in, which may.
+/// True if a text mentions grains, or imports files that may.
 pub(super) fn wants_grains(text: &str) -> bool {
     ["grains", "import", "include", "extends"].iter().any(|word| text.contains(word))
 }
 
-/// Imports of templates: always of environment `base`, wherever the importing file lies.
+/// Loads imports of templates, always from the environment `base`.
 pub(super) struct BaseFiles<'a> {
     pub(super) settings: &'a FileSettings,
     pub(super) salt: &'a dyn Salt,
@@ -453,7 +454,7 @@ pub(super) struct BaseFiles<'a> {
 
 impl Loader for BaseFiles<'_> {
     fn load(&self, name: &str) -> Result<Option<Loaded>, String> {
-        let found = self.settings.look(name, "base", self.salt);
+        let found = self.settings.locate(name, "base", self.salt);
         let Some(source) = found.map_err(|why| format!("{name}: {why}"))? else { return Ok(None) };
         let text = text_of(&source).map_err(|error| format!("{}: {error}", source.display()))?;
         Ok(Some(Loaded { path: source.to_string_lossy().into_owned(), text: text.into() }))

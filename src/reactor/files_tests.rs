@@ -25,7 +25,7 @@ fn write(root: &Path, name: &str, text: &str) {
 }
 
 #[test]
-fn salt_references_look_through_the_roots() {
+fn salt_references_are_searched_in_the_roots() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path();
     for name in
@@ -60,7 +60,7 @@ fn salt_references_look_through_the_roots() {
 }
 
 #[test]
-fn a_saltenv_cannot_lead_out_of_the_directories_of_environments() {
+fn a_saltenv_cannot_leave_the_directories_of_environments() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path();
     for name in ["secret/a.sls", "envs/dev/a.sls", "envs/feature/x/a.sls"] {
@@ -74,15 +74,15 @@ fn a_saltenv_cannot_lead_out_of_the_directories_of_environments() {
         let mut notes = Vec::new();
         assert!(resolve("salt://a.sls?saltenv=../secret", "t", settings, &salt, &mut notes).is_empty());
         let why = notes[0].cause.as_deref().unwrap();
-        assert_eq!(why, "the saltenv \"../secret\" is no relative path without `.` and `..`");
-        // Branches of git may have slashes in their names.
+        assert_eq!(why, "the saltenv \"../secret\" is not a relative path without `.` and `..`");
+        // Names of git branches may contain slashes.
         assert_eq!(resolve("salt://a.sls?saltenv=feature/x", "t", settings, &salt, &mut notes).len(), 1);
     }
-    assert_eq!(*salt.1.lock().unwrap(), [""; 0], "nor is Salt asked for it");
+    assert_eq!(*salt.1.lock().unwrap(), [""; 0], "no fetch by Salt");
 }
 
 #[test]
-fn an_imported_file_has_the_size_of_a_template_at_most() {
+fn imported_files_have_the_size_limit_of_templates() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path();
     let max = usize::try_from(limits::REACTOR_TEMPLATE_BYTES_MAX).unwrap();
@@ -103,17 +103,20 @@ fn an_imported_file_has_the_size_of_a_template_at_most() {
 }
 
 #[test]
-fn missing_files_are_told_in_salt_s_words() {
+fn missing_files_have_salt_s_messages() {
     let dir = tempfile::tempdir().unwrap();
     let settings = settings(dir.path());
-    let told = |reference: &str| {
+    let messages = |reference: &str| {
         let mut notes = Vec::new();
         assert!(resolve(reference, "a/tag", &settings, &NoSalt, &mut notes).is_empty());
         notes.into_iter().map(|note| note.message).collect::<Vec<_>>()
     };
-    assert_eq!(told("/no/x.sls"), ["Can not render SLS /no/x.sls for tag a/tag. File missing or not found."]);
     assert_eq!(
-        told("salt://no.sls?saltenv=qa"),
+        messages("/no/x.sls"),
+        ["Can not render SLS /no/x.sls for tag a/tag. File missing or not found."]
+    );
+    assert_eq!(
+        messages("salt://no.sls?saltenv=qa"),
         [
             "Unable to cache file 'salt://no.sls' from saltenv 'qa'.",
             "Can not render SLS  for tag a/tag. File missing or not found."
@@ -122,31 +125,31 @@ fn missing_files_are_told_in_salt_s_words() {
 }
 
 #[test]
-fn a_template_is_read_again_when_its_file_changed() {
+fn a_template_is_reread_after_a_change() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.sls");
     let found = Found { path: path.display().to_string(), source: path.clone(), remote: None };
     let settings = settings(dir.path());
     let templates = Templates::default();
     let get = || templates.get(&found, &settings.renderers);
-    let told = |unusable: Unusable| match unusable {
-        Unusable::Told(note) => note.message,
+    let message = |unusable: Unusable| match unusable {
+        Unusable::Reported(note) => note.message,
         other => format!("{other:?}"),
     };
-    assert!(told(get().unwrap_err()).starts_with("Template does not exist: "));
+    assert!(message(get().unwrap_err()).starts_with("Template does not exist: "));
     fs::write(&path, "").unwrap();
     assert_eq!(get().unwrap_err(), Unusable::Empty);
     fs::write(&path, " \n\t").unwrap();
-    assert!(told(get().unwrap_err()).starts_with("Template is nothing but whitespace: "));
+    assert!(message(get().unwrap_err()).starts_with("Template is nothing but whitespace: "));
     fs::write(&path, "one").unwrap();
     let one = get().unwrap();
     assert_eq!(&*one.text, "one");
-    // Same size, and within one tick of the clock perhaps.
+    // The same size, and possibly the same tick of the clock.
     fs::write(&path, "two").unwrap();
     assert_eq!(&*get().unwrap().text, "two");
     fs::write(&path, [0xff, 0xfe]).unwrap();
     assert_eq!(get().unwrap_err(), Unusable::Failed("not UTF-8 from byte 0".to_owned()));
-    // A file that has settled is not read again.
+    // A settled file is not read again.
     fs::write(&path, "old").unwrap();
     let long_ago = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_700_000_000);
     fs::File::options().write(true).open(&path).unwrap().set_modified(long_ago).unwrap();
@@ -155,7 +158,7 @@ fn a_template_is_read_again_when_its_file_changed() {
 }
 
 #[test]
-fn an_edit_shows_when_the_moment_of_trust_is_over() {
+fn an_edit_takes_effect_after_the_cache_expires() {
     let dir = tempfile::tempdir().unwrap();
     let settings = settings(dir.path());
     let templates = Templates::default();
@@ -177,15 +180,15 @@ fn an_edit_shows_when_the_moment_of_trust_is_over() {
     write("two");
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
     while open().0.as_deref() != Some("two") {
-        assert!(std::time::Instant::now() < deadline, "the edit never shows");
+        assert!(std::time::Instant::now() < deadline, "the edit has no effect");
     }
     fs::remove_file(&path).unwrap();
     while open() != (None, 1) {
-        assert!(std::time::Instant::now() < deadline, "the removal never shows");
+        assert!(std::time::Instant::now() < deadline, "the removal has no effect");
     }
 }
 
-/// A file server whose other backends have what lies in a directory, and which counts what it is asked.
+/// A file server whose other backends have the files of a directory; records the requests.
 struct Fetching(PathBuf, Mutex<Vec<String>>);
 
 impl Salt for Fetching {
@@ -219,7 +222,7 @@ impl Salt for Fetching {
 }
 
 #[test]
-fn what_other_backends_have_is_fetched_and_never_silently_missing() {
+fn files_of_other_backends_are_fetched_or_cause_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path();
     for (name, text) in [("base/a.sls", "roots"), ("git/a.sls", "git"), ("git/d/b.sls", "git")] {
@@ -234,7 +237,7 @@ fn what_other_backends_have_is_fetched_and_never_silently_missing() {
         let source = found.first().map(|found| found.source.clone());
         assert_eq!(source, expected.map(|source| root.join(source)), "{reference}");
         assert_eq!(std::mem::take(&mut *salt.1.lock().unwrap()), asked, "{reference}");
-        // Without Salt's Python there is no silence either.
+        // Without Salt's Python there is an error, too.
         let without = resolve(reference, "t", &settings, &NoSalt, &mut notes);
         if !asked.is_empty() {
             assert!(without.is_empty());

@@ -1,6 +1,6 @@
-//! Execution functions that templates call so often, and that are so simple, that Salt need not be asked.
+//! Native versions of simple execution functions that templates use often.
 //!
-//! A master's own module of the same name (`_modules/pillar.py`) takes precedence: then all functions of that name are asked of Salt.
+//! If the master has its own module of the same name (`_modules/pillar.py`), Salt is called for all functions of that module.
 
 use crate::config::salt_master::SaltMaster;
 use crate::model::{Note, NoteLevel};
@@ -31,23 +31,23 @@ const NAMES: [&str; 19] = [
     "grains.get",
 ];
 
-/// Is it `salt["pillar.get"]` or its like, of those that are done here?
+/// True for `salt["pillar.get"]` and the other native functions.
 pub(super) fn is_named(what: &str) -> bool {
     let name = what.strip_prefix("salt[\"").and_then(|rest| rest.strip_suffix("\"]"));
     name.is_some_and(|name| NAMES.contains(&name))
 }
 
-/// The functions that are done here.
+/// The native functions.
 #[derive(Debug, Default)]
 pub(super) struct Functions {
     own_modules: Vec<String>,
 }
 
-/// An answer, or that Salt must be asked after all.
+/// The result; `None` if Salt must be called.
 type Answer = Option<Result<Value, (String, String)>>;
 
 impl Functions {
-    /// After the master's own modules.
+    /// Without the modules that the master replaces.
     pub(super) fn of(master: &SaltMaster) -> Self {
         let mut modules: Vec<&str> = NAMES.iter().filter_map(|name| Some(name.split_once('.')?.0)).collect();
         modules.dedup();
@@ -73,13 +73,13 @@ impl Functions {
         Self { own_modules: modules.into_iter().filter(|module| own(module)).map(str::to_owned).collect() }
     }
 
-    /// Is it done here?
+    /// True if the function is native.
     pub(super) fn has(&self, fun: &str) -> bool {
         NAMES.contains(&fun)
             && !self.own_modules.iter().any(|own| fun.split_once('.').is_some_and(|(m, _)| m == own))
     }
 
-    /// Calls it, if its arguments are of a kind that is done here.
+    /// Calls a native function; `None` if it does not support these arguments.
     pub(super) fn call(
         &self,
         fun: &str,
@@ -103,8 +103,8 @@ impl Functions {
             ("log", level) => log(level, args, kwargs, &mut notes),
             ("pillar", "get") => pillar_get(args, kwargs),
             ("environ", verb) => environ(verb, args, kwargs),
-            ("config", "get") => found("config.get", args, kwargs, opts),
-            ("grains", "get") => found("grains.get", args, kwargs, grains),
+            ("config", "get") => look_up(args, kwargs, opts),
+            ("grains", "get") => look_up(args, kwargs, grains),
             ("hashutil", verb) => hash(verb, args, kwargs),
             _ => None,
         }?;
@@ -112,13 +112,13 @@ impl Functions {
     }
 }
 
-/// The values of these arguments, by place or by name; none if there are others.
+/// The values of the named arguments, given by position or by name; `None` if there are other arguments.
 fn only(names: &[&str], args: &[Value], kwargs: &Map) -> Option<Vec<Option<Value>>> {
     let known = kwargs
         .keys()
         .all(|key| key.as_str().is_some_and(|key| names.iter().skip(args.len()).any(|n| *n == key)));
     (known && args.len() <= names.len()).then(|| {
-        let value = |(place, name): (usize, &&str)| args.get(place).or_else(|| kwargs.get(*name)).cloned();
+        let value = |(index, name): (usize, &&str)| args.get(index).or_else(|| kwargs.get(*name)).cloned();
         names.iter().enumerate().map(value).collect()
     })
 }
@@ -159,11 +159,11 @@ fn environ(verb: &str, args: &[Value], kwargs: &Map) -> Answer {
     }))
 }
 
-/// A value that is known here; what is not, Salt may know from elsewhere.
-fn found(_fun: &str, args: &[Value], kwargs: &Map, place: &Value) -> Answer {
+/// A known value; Salt may know others from other sources.
+fn look_up(args: &[Value], kwargs: &Map, root: &Value) -> Answer {
     let given = only(&["key", "default"], args, kwargs)?;
     let [Some(Value::Str(path)), _] = given.as_slice() else { return None };
-    let mut value = place;
+    let mut value = root;
     for part in path.split(':') {
         value = value.as_map()?.get(part)?;
     }
@@ -200,7 +200,7 @@ mod tests {
     use crate::sls::yaml;
 
     #[test]
-    fn simple_functions_need_no_salt() {
+    fn simple_functions_run_without_salt() {
         let functions = Functions::default();
         let (opts, grains) = (yaml::load("{id: m, a: {b: c}}").unwrap(), yaml::load("{os: Debian}").unwrap());
         let call = |fun: &str, args: &str, kwargs: &str| {
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_module_of_the_master_s_own_is_salt_s() {
+    fn functions_of_the_master_s_own_modules_are_called_in_salt() {
         let dir = tempfile::tempdir().unwrap();
         let modules = dir.path().join("srv/_modules");
         std::fs::create_dir_all(&modules).unwrap();

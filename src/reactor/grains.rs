@@ -1,10 +1,10 @@
-//! Grains of this machine, as far as they are read off cheaply: for templates where Salt itself cannot be asked.
+//! The grains of this machine that are cheap to read, for templates without access to Salt.
 
 use std::fs;
 
 use crate::sls::{Map, Value};
 
-/// The grains that are known without Salt.
+/// The native grains.
 pub(super) fn native(id: &str) -> Value {
     let uname = rustix::system::uname();
     let text = |field: &std::ffi::CStr| Value::Str(field.to_string_lossy().into_owned());
@@ -30,7 +30,7 @@ pub(super) fn native(id: &str) -> Value {
     Value::Map(grains)
 }
 
-/// Name, family and release, out of `os-release`.
+/// Name, family and release, from `os-release`.
 fn os(release: &str, grains: &mut Map) {
     let get = |key: &str| {
         let line = release.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_knows_its_kernel_and_its_system() {
+    fn native_grains_have_kernel_and_os() {
         let Value::Map(grains) = native("m_master") else { panic!("grains are a mapping") };
         assert_eq!(grains.get("kernel"), Some(&"Linux".into()));
         assert_eq!(grains.get("id"), Some(&"m_master".into()));

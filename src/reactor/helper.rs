@@ -1,15 +1,15 @@
-//! Salt's own Python beside the daemon: it renders what is not done natively, and calls the functions of `salt`.
+//! Salt's own Python: renders files without a native implementation, and calls the functions of `salt`.
 //!
-//! The work is done by processes ([`super::process`]). While one is busy another is started, up to [`limits::REACTOR_HELPERS`], so
-//! that a slow file holds up no other one. Functions of `caller` have one process: they run one after the other, as in Salt.
+//! The work is done by processes ([`super::process`]). If all are busy another one is started, up to [`limits::REACTOR_HELPERS`], so that a
+//! slow file does not delay others. Functions of `caller` share one process, so they run one after the other, as in Salt.
 //!
 //! # A process that dies
 //!
-//! The kernel kills it when memory runs out, or somebody does. That says nothing about the request, which is made again in a new
-//! process, [`limits::REACTOR_HELPER_TRIES`] times in all. Rendering is done at least once: it is repeated after a restart of the
-//! daemon, too, so a template whose `salt[...]` functions change something must bear that. A function of a `caller` reaction is not
-//! repeated here: whether it is, the rule says (`tries`, `at_most_once`). A request that no process has begun is always made again.
-//! A process that takes too long or answers nonsense is killed, and its request has failed.
+//! The kernel may kill a process when memory runs out. The request is then repeated in a new process, [`limits::REACTOR_HELPER_TRIES`]
+//! times in total. So rendering is done at least once: it is also repeated after a restart of the daemon, and `salt[...]` functions with
+//! side effects must tolerate that. A function of a `caller` reaction is not repeated here; its rule decides (`tries`, `at_most_once`). A
+//! request that no process has started is always repeated. A process that exceeds its time limit or sends an invalid answer is killed, and
+//! its request fails.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -28,40 +28,40 @@ use crate::metrics::Metrics;
 use crate::model::{Note, NoteLevel};
 use crate::sls::{Map, Value};
 
-/// Which Python, and what it is told.
+/// Options of the helper processes.
 #[derive(Debug, Clone)]
 pub struct HelperOptions {
-    /// The Python that Salt is installed for; one without Salt still runs `#!py` files.
+    /// A Python with Salt; one without Salt can still run `#!py` files.
     pub python: PathBuf,
     /// The configuration file.
     pub config: PathBuf,
-    /// Whose that is.
+    /// The daemon that the file configures.
     pub role: Role,
-    /// It runs a minion's `caller` reactions, and nothing else.
+    /// True if it runs only a minion's `caller` reactions.
     pub caller: bool,
-    /// Answers that functions of `salt` give without being called, as in the conformance cases; an object.
+    /// Fixed results of functions of `salt`, as in conformance cases; an object.
     pub stubs: Json,
-    /// The user to run as; none for the user that the daemon runs as.
+    /// The user to run as; `None` for the daemon's own user.
     pub user: Option<String>,
-    /// What the configuration says, without defaults: its files may be unreadable for `user`. An object.
+    /// The configured options without defaults, because `user` may lack the permission to read the files. An object.
     pub given: Option<Json>,
-    /// Bytes of data that one process may have; none for no bound.
+    /// Memory limit of a process in bytes; `None` for no limit.
     pub memory: Option<u64>,
-    /// How often a request is made in all if the process dies of it.
+    /// Maximum number of tries of a request whose process dies.
     pub tries: u32,
-    /// How many processes there may be at once.
+    /// Maximum number of processes.
     pub processes: usize,
-    /// How long one file or one call may take.
+    /// Time limit of a file or call.
     pub time: Duration,
-    /// Where to count.
+    /// Receives the counters.
     pub metrics: Arc<Metrics>,
 }
 
 impl HelperOptions {
-    /// For a master: the usual limits, no stubs.
+    /// For a master, with default limits and without stubs.
     pub fn new(python: impl Into<PathBuf>, config: impl Into<PathBuf>) -> Self {
         let python: PathBuf = python.into();
-        // A name alone is searched for in PATH.
+        // A name without directory is searched in `PATH`.
         let is_name = python.components().count() == 1;
         Self {
             python: if is_name { python } else { absolute(&python) },
@@ -79,7 +79,7 @@ impl HelperOptions {
         }
     }
 
-    /// Those of a Salt daemon with this configuration, and as its user.
+    /// For a Salt daemon with this configuration, as its user.
     pub fn of_daemon(python: impl Into<PathBuf>, salt: &SaltMaster) -> Self {
         let mut options = Self::new(python, &salt.conf_file);
         options.role = salt.role;
@@ -88,24 +88,24 @@ impl HelperOptions {
         options
     }
 
-    /// That counts there.
+    /// Sets the receiver of the counters.
     #[must_use]
     pub fn counting(mut self, metrics: Arc<Metrics>) -> Self {
         self.metrics = metrics;
         self
     }
 
-    /// With so much memory for each process; none for no bound.
+    /// Sets the memory limit of a process; `None` for no limit.
     #[must_use]
     pub fn bounded(mut self, memory: Option<u64>) -> Self {
         self.memory = memory;
         self
     }
 
-    /// For `caller` reactions, which may be as long as a state run. What they start inherits bounds, so there is none of memory.
+    /// For `caller` reactions, which may take as long as a state run. No memory limit, because child processes would inherit it.
     #[must_use]
     pub fn for_callers(mut self) -> Self {
-        // A master has no functions of a minion; its renderer's have to do.
+        // A master has no minion functions; those of its renderer are used.
         self.caller = self.role == Role::Minion;
         self.time = limits::REACTOR_CALLER_TIME;
         self.processes = 1;
@@ -114,39 +114,39 @@ impl HelperOptions {
     }
 }
 
-/// Helper processes, each started when it is needed.
+/// A pool of helper processes, started on demand.
 pub struct Helper {
     options: HelperOptions,
     pool: Mutex<Pool>,
-    /// Told whenever a process has become idle, or has gone.
+    /// Signals that a process is idle or has ended.
     freed: Condvar,
-    /// Where Salt put what it fetched, and until when that is trusted.
+    /// Paths of fetched files, with the end of validity.
     fetched: Mutex<HashMap<String, (Instant, PathBuf)>>,
     greeting: OnceLock<Greeting>,
 }
 
-/// What a process says about itself.
+/// The first answer of a process.
 #[derive(Debug, Clone)]
 struct Greeting {
-    /// Salt's release; none without Salt.
+    /// Salt's release; `None` without Salt.
     salt: Option<String>,
 }
 
 #[derive(Default)]
 struct Pool {
     idle: Vec<Process>,
-    /// Busy ones and idle ones.
+    /// Number of processes, busy and idle.
     count: usize,
 }
 
 impl Helper {
-    /// A helper; nothing is started yet.
+    /// A helper without running processes.
     pub fn new(options: HelperOptions) -> Self {
         let (pool, freed, fetched, greeting) = Default::default();
         Self { options, pool, freed, fetched, greeting }
     }
 
-    /// The release of the Salt behind it; none if its Python has no Salt.
+    /// The release of Salt; `None` if the Python has no Salt.
     pub fn salt_version(&self) -> Result<Option<String>, SaltError> {
         Ok(self.greeted()?.salt)
     }
@@ -155,14 +155,14 @@ impl Helper {
         if let Some(greeting) = self.greeting.get() {
             return Ok(greeting.clone());
         }
-        // Starting greets.
+        // Each process sends a greeting when it starts.
         self.ask(&json!({"op": "nothing"}))?;
         self.greeting.get().cloned().ok_or_else(|| SaltError::Broken("no greeting".to_owned()))
     }
 
     fn ask(&self, request: &Json) -> Result<Json, SaltError> {
         let metrics = &self.options.metrics;
-        let (mut tries, mut not_begun) = (0, 0);
+        let (mut tries, mut not_started) = (0, 0);
         let answer = loop {
             let mut process = self.take_process()?;
             metrics.helper_requests.add(1);
@@ -173,7 +173,7 @@ impl Helper {
                 }
                 Err(fault) => fault,
             };
-            // Killed; the next request starts another.
+            // Kills the process; the next request starts another one.
             drop(process);
             self.with_pool(|pool| pool.count -= 1);
             if !matches!(fault, Fault::TooLong) {
@@ -185,11 +185,11 @@ impl Helper {
                     return Err(SaltError::TooLong { seconds: self.options.time.as_secs() });
                 }
                 Fault::Nonsense(why) => return Err(SaltError::Broken(why)),
-                // One that had been idle is found to have ended. All of them may have.
-                Fault::NotBegun(why) => {
-                    not_begun += 1;
-                    if not_begun > self.options.processes + 1 {
-                        return Err(SaltError::Absent(format!("Salt's Python dies at once: {why}")));
+                // Idle processes may have ended, possibly all of them.
+                Fault::NotStarted(why) => {
+                    not_started += 1;
+                    if not_started > self.options.processes + 1 {
+                        return Err(SaltError::Absent(format!("Salt's Python dies immediately: {why}")));
                     }
                     why
                 }
@@ -199,14 +199,14 @@ impl Helper {
                         let times =
                             if tries == 1 { "died".to_owned() } else { format!("died {tries} times") };
                         return Err(SaltError::Broken(format!(
-                            "its process {times} in the middle of this: {why}"
+                            "its process {times} during the request: {why}"
                         )));
                     }
                     why
                 }
             };
             let (op, path) = (request.get("op"), request.get("path").or_else(|| request.get("fun")));
-            tracing::warn!(why, ?op, ?path, "a process of Salt's Python died; its request is made again");
+            tracing::warn!(why, ?op, ?path, "process of Salt's Python died, repeating its request");
             metrics.helper_requests_repeated.add(1);
         };
         match answer.get("error").and_then(Json::as_str) {
@@ -215,7 +215,7 @@ impl Helper {
         }
     }
 
-    /// An idle process, or a new one; waits if there are as many as there may be.
+    /// An idle process, or a new one. Waits at the maximum number of processes.
     fn take_process(&self) -> Result<Process, SaltError> {
         let most = self.options.processes;
         let pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
@@ -257,7 +257,7 @@ impl Helper {
                     }
                     tracing::warn!(
                         why,
-                        "a process of Salt's Python died while it started; another one is started"
+                        "process of Salt's Python died during its start, starting another one"
                     );
                 }
             }
@@ -265,7 +265,7 @@ impl Helper {
     }
 }
 
-/// The same path from any directory: processes run in `/`.
+/// An absolute path, because processes run in `/`.
 fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
@@ -316,7 +316,7 @@ impl Salt for Helper {
     }
 
     fn has(&self, fun: &str) -> Result<Option<bool>, SaltError> {
-        // Without Salt it cannot be known, but what is stubbed is there.
+        // Without Salt this is unknown, except for stubs.
         match self.ask(&json!({"op": "has", "fun": fun})) {
             Ok(answer) => Ok(answer.get("has").and_then(Json::as_bool)),
             Err(SaltError::Absent(_)) => Ok(None),
@@ -374,7 +374,7 @@ fn list<T>(answer: &Json, name: &str, read: impl Fn(&Json) -> Option<T>) -> Vec<
         .unwrap_or_default()
 }
 
-/// Log records; loggers are few, so that each name is kept once for good.
+/// Converts log records.
 fn notes(answer: &Json) -> Vec<Note> {
     list(answer, "logs", |row| {
         let level = match row.get("level")?.as_str()? {
@@ -389,7 +389,7 @@ fn notes(answer: &Json) -> Vec<Note> {
     })
 }
 
-/// The loggers of Salt whose records tell of the reactor. The helper is told of them when it is greeted.
+/// The loggers of Salt whose records concern the reactor; part of the greeting's request.
 pub(super) const LOGGERS: [&str; 14] = [
     "salt.utils.reactor",
     "salt.template",
@@ -407,7 +407,7 @@ pub(super) const LOGGERS: [&str; 14] = [
     "salt.config",
 ];
 
-/// The logger's name, out of those that matter.
+/// The known logger with this prefix, as a static string.
 fn logger(name: &str) -> &'static str {
     LOGGERS.into_iter().find(|known| name.starts_with(known)).unwrap_or("salt")
 }

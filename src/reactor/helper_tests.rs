@@ -1,4 +1,4 @@
-//! A helper that is a Python without Salt, and programs that are no helper.
+//! A helper with a Python without Salt, and programs that are not helpers.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -56,7 +56,7 @@ fn python_files_run_without_salt() {
     assert!(matches!(render(&helper, &path), Err(SaltError::Absent(_)) | Ok(_)));
 }
 
-/// What a file returns, one `str` for each item of a list.
+/// The list returned by a file, each item as `str`.
 fn returned(rendered: &SaltRendered) -> Vec<String> {
     let Some(Ok(Value::List(items))) = &rendered.result else { panic!("{:?}", rendered.result) };
     items.iter().map(Value::python_str).collect()
@@ -71,14 +71,14 @@ fn is_root() -> bool {
     false
 }
 
-/// A user other than root, one with supplementary groups if this machine has one.
-fn somebody() -> String {
+/// A user other than root, preferably one with supplementary groups.
+fn other_user() -> String {
     let groups = std::fs::read_to_string("/etc/group").unwrap();
     let members = groups.lines().filter_map(|line| line.split(':').nth(3)).flat_map(|names| names.split(','));
     members.into_iter().find(|name| !name.is_empty() && *name != "root").unwrap_or("nobody").to_owned()
 }
 
-/// A directory that every user may enter.
+/// A directory that all users can access.
 fn open_dir() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
@@ -97,14 +97,14 @@ def run():
 ";
 
 #[test]
-fn the_helper_of_root_ran_as_root_whoever_the_master_runs_as() {
+fn the_helper_of_root_runs_as_the_master_s_user() {
     let Some(mut helper) = python(Duration::from_secs(30)) else { return };
     if !is_root() {
         return;
     }
-    let name = somebody();
+    let name = other_user();
     helper.options.user = Some(name.clone());
-    // One that others than root may run.
+    // A Python that other users can execute.
     helper.options.python = "/usr/bin/python3".into();
     let dir = open_dir();
     let path = file(dir.path(), &WHO.replace("data['id']", &format!("{:?}", dir.path())));
@@ -129,7 +129,7 @@ fn the_helper_of_root_ran_as_root_whoever_the_master_runs_as() {
 }
 
 #[test]
-fn sets_are_walked_alike_in_each_process_and_what_python_was_told_is_told_to_nobody_else() {
+fn sets_have_the_same_order_in_each_process_and_the_environment_is_not_inherited() {
     let dir = tempfile::tempdir().unwrap();
     let mut hashes = Vec::new();
     for _ in 0..2 {
@@ -144,18 +144,18 @@ fn sets_are_walked_alike_in_each_process_and_what_python_was_told_is_told_to_nob
 }
 
 #[test]
-fn a_user_that_cannot_be_switched_to_is_named() {
+fn the_error_names_a_missing_user() {
     let Some(mut helper) = python(Duration::from_secs(30)) else { return };
     helper.options.user = Some("no-such-user".to_owned());
     let Err(SaltError::Absent(why)) = helper.salt_version() else { panic!("it started") };
-    assert!(why.contains("there is no user \"no-such-user\""), "{why}");
-    // Whatever keeps a process from starting, its last line says.
+    assert!(why.contains("no such user \"no-such-user\""), "{why}");
+    // The error has the last line of the process.
     let broken = Helper::new(HelperOptions::new("/bin/ls", "/x"));
     let Err(SaltError::Absent(why)) = broken.salt_version() else { panic!("it started") };
     assert!(why.contains("exit code 2: ") && why.contains("ls"), "{why}");
 }
 
-/// A file that counts how often it runs, and goes on from there.
+/// A file that counts its runs, followed by the code `then`.
 fn counting(dir: &Path, then: &str) -> PathBuf {
     let text = format!(
         "#!py\nimport os, signal\ndef run():\n    with open({:?}, 'a') as file:\n        file.write('x')\n    \
@@ -171,7 +171,7 @@ fn times(dir: &Path) -> u64 {
 }
 
 #[test]
-fn the_death_of_a_process_was_taken_for_what_the_file_renders_to() {
+fn a_file_is_rendered_again_after_the_death_of_its_process() {
     let Some(helper) = python(Duration::from_secs(30)) else { return };
     let dir = tempfile::tempdir().unwrap();
     let path = counting(
@@ -185,7 +185,7 @@ fn the_death_of_a_process_was_taken_for_what_the_file_renders_to() {
 }
 
 #[test]
-fn a_file_that_kills_its_process_each_time_fails_and_says_why() {
+fn a_file_that_always_kills_its_process_fails_with_the_reason() {
     let Some(helper) = python(Duration::from_secs(30)) else { return };
     let dir = tempfile::tempdir().unwrap();
     let path = counting(dir.path(), "os.kill(os.getpid(), signal.SIGKILL)");
@@ -193,14 +193,10 @@ fn a_file_that_kills_its_process_each_time_fails_and_says_why() {
     assert!(why.contains("died 3 times") && why.contains("SIGKILL"), "{why}");
     assert_eq!(times(dir.path()), 3);
     let path = file(dir.path(), "#!py\ndef run():\n    return ['good']\n");
-    assert_eq!(
-        returned(&render(&helper, &path).unwrap()),
-        ["good"],
-        "the next file has nothing to do with it"
-    );
+    assert_eq!(returned(&render(&helper, &path).unwrap()), ["good"], "the next file is not affected");
 }
 
-/// Kills a process, and waits until it is gone.
+/// Kills a process and waits for its end.
 fn kill(pid: &str) {
     let pid = rustix::process::Pid::from_raw(pid.parse().unwrap()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
@@ -213,9 +209,9 @@ fn kill(pid: &str) {
 }
 
 #[test]
-fn the_request_after_the_death_of_an_idle_process_failed_by_a_broken_pipe() {
+fn a_request_succeeds_after_the_death_of_an_idle_process() {
     let Some(mut helper) = python(Duration::from_secs(30)) else { return };
-    // Not even those are lost that are made once.
+    // Not even with a single try.
     helper.options.tries = 1;
     let dir = tempfile::tempdir().unwrap();
     let path = file(dir.path(), "#!py\nimport os\ndef run():\n    return [os.getpid()]\n");
@@ -223,15 +219,15 @@ fn the_request_after_the_death_of_an_idle_process_failed_by_a_broken_pipe() {
     kill(&first[0]);
     let second = returned(&render(&helper, &path).unwrap());
     assert_ne!(first, second);
-    // It ends between the look at it and the request.
+    // It ends between the check and the request.
     let mut process = helper.pool.lock().unwrap().idle.pop().unwrap();
     kill(&second[0]);
     let fault = process.ask(&json!({"op": "nothing"}), Duration::from_secs(30)).unwrap_err();
-    assert!(matches!(fault, Fault::NotBegun(_)), "{fault:?}");
+    assert!(matches!(fault, Fault::NotStarted(_)), "{fault:?}");
 }
 
 #[test]
-fn a_function_that_may_have_had_its_run_is_not_run_again_by_the_helper() {
+fn the_helper_does_not_repeat_a_function_that_may_have_run() {
     let Some(mut helper) = python(Duration::from_secs(30)) else { return };
     helper.options = helper.options.for_callers();
     let dir = tempfile::tempdir().unwrap();
@@ -241,7 +237,7 @@ fn a_function_that_may_have_had_its_run_is_not_run_again_by_the_helper() {
 }
 
 #[test]
-fn a_file_that_eats_memory_fails_alone() {
+fn a_file_that_exceeds_the_memory_limit_does_not_affect_others() {
     let Some(mut helper) = python(Duration::from_secs(30)) else { return };
     helper.options.memory = Some(limits::REACTOR_HELPER_MEMORY_MIN);
     let dir = tempfile::tempdir().unwrap();
@@ -252,14 +248,14 @@ fn a_file_that_eats_memory_fails_alone() {
     assert!(text.contains("268435456 bytes (reactor.helper_memory)"), "{text}");
     let score = "#!py\ndef run():\n    return [open('/proc/self/oom_score_adj').read()]\n";
     let score = returned(&render(&helper, &file(dir.path(), score)).unwrap());
-    assert_eq!(score, ["500\n"], "the kernel kills it before the daemon");
+    assert_eq!(score, ["500\n"], "the kernel prefers to kill it, not the daemon");
     assert_eq!(helper.options.metrics.helper_starts.get(), 1);
 }
 
 #[test]
-fn the_death_of_a_process_was_taken_for_no_function_and_no_grains() {
+fn the_death_of_a_process_is_an_error_of_has_and_grains() {
     let dir = tempfile::tempdir().unwrap();
-    // It greets, and dies of the first request.
+    // It sends the greeting, and dies of the first request.
     let text = "#!/bin/sh\nread hello <&1; echo '{\"salt\": \"3008.3\"}'; read request <&1; kill -9 $$\n";
     let program = dir.path().join("program");
     std::fs::write(&program, text).unwrap();
@@ -268,14 +264,14 @@ fn the_death_of_a_process_was_taken_for_no_function_and_no_grains() {
     let died = |error: SaltError| matches!(&error, SaltError::Broken(why) if why.contains("died 3 times"));
     assert!(died(helper.has("test.ping").unwrap_err()));
     assert!(died(helper.grains().unwrap_err()));
-    assert_eq!(helper.options.metrics.helper_requests_repeated.get(), 4, "each was asked three times");
+    assert_eq!(helper.options.metrics.helper_requests_repeated.get(), 4, "three tries each");
 }
 
 #[test]
-fn a_request_that_no_process_had_begun_failed_with_the_process() {
+fn a_request_that_no_process_started_is_repeated() {
     let dir = tempfile::tempdir().unwrap();
     let closed = dir.path().join("closed");
-    // The first one hears nothing any more and lives on; the second one answers.
+    // The first one stops reading but does not end; the second one answers.
     let text = format!(
         "#!/bin/sh\nread hello <&1; echo '{{\"salt\": \"3008.3\"}}'\n\
          if [ -e {closed:?} ]; then read request <&1; echo '{{\"grains\": null}}'; exec sleep 60; fi\n\
@@ -294,20 +290,16 @@ fn a_request_that_no_process_had_begun_failed_with_the_process() {
 }
 
 #[test]
-fn stubs_answer_and_raise() {
+fn stubs_return_and_raise() {
     let Some(helper) = python(Duration::from_secs(30)) else { return };
     assert_eq!(helper.call("test.echo", &[], &Map::new()).unwrap().result, Ok("stubbed".into()));
     assert_eq!(helper.call("test.fail", &[], &Map::new()).unwrap().result.unwrap_err().1, "no");
     assert_eq!(helper.has("test.echo"), Ok(Some(true)));
-    assert_eq!(
-        (helper.has("test.other"), helper.grains()),
-        (Ok(None), Ok(None)),
-        "without Salt nobody knows"
-    );
+    assert_eq!((helper.has("test.other"), helper.grains()), (Ok(None), Ok(None)), "unknown without Salt");
 }
 
 #[test]
-fn a_file_that_never_ends_is_killed_and_the_next_one_served() {
+fn a_file_that_never_ends_is_killed_and_the_next_one_is_rendered() {
     let Some(helper) = python(Duration::from_millis(700)) else { return };
     let dir = tempfile::tempdir().unwrap();
     let path = file(dir.path(), "#!py\nimport time\ndef run():\n    time.sleep(600)\n");
@@ -318,14 +310,14 @@ fn a_file_that_never_ends_is_killed_and_the_next_one_served() {
     assert_eq!((metrics.helper_requests_too_long.get(), metrics.helper_starts.get()), (1, 2));
 }
 
-/// Renders a file that waits until another one has been rendered; how many processes there were.
+/// Renders a file that waits for another one; returns the number of processes, too.
 fn one_waits_for_the_other(mut helper: Helper, processes: usize) -> (Result<SaltRendered, SaltError>, u64) {
     helper.options.processes = processes;
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
-    let (begun, done) = (at("begun"), at("done"));
+    let (started_file, done) = (at("started"), at("done"));
     let waits = format!(
-        "#!py\nimport os, time\ndef run():\n    open({begun:?}, 'w').close()\n    \
+        "#!py\nimport os, time\ndef run():\n    open({started_file:?}, 'w').close()\n    \
          while not os.path.exists({done:?}):\n        time.sleep(0.01)\n    return {{}}\n"
     );
     std::fs::write(at("slow.sls"), waits).unwrap();
@@ -334,7 +326,7 @@ fn one_waits_for_the_other(mut helper: Helper, processes: usize) -> (Result<Salt
     let rendered = std::thread::scope(|scope| {
         let waiting =
             std::thread::Builder::new().spawn_scoped(scope, || render(&helper, &at("slow.sls"))).unwrap();
-        wait_for("rendering that has begun", || begun.exists().then_some(()));
+        wait_for("the start of the rendering", || started_file.exists().then_some(()));
         render(&helper, &at("quick.sls")).unwrap();
         waiting.join().unwrap()
     });
@@ -342,18 +334,18 @@ fn one_waits_for_the_other(mut helper: Helper, processes: usize) -> (Result<Salt
 }
 
 #[test]
-fn a_slow_file_holds_up_no_other_one() {
+fn a_slow_file_does_not_delay_others() {
     let Some(helper) = python(Duration::from_secs(30)) else { return };
     let (rendered, processes) = one_waits_for_the_other(helper, 2);
     assert_eq!((rendered.unwrap().result, processes), (Some(Ok(Value::Map(Map::default()))), 2));
-    // With one process the other file has its turn only once the slow one was ended.
+    // With one process the other file is rendered after the end of the slow one.
     let Some(helper) = python(Duration::from_secs(1)) else { return };
     let (rendered, processes) = one_waits_for_the_other(helper, 1);
     assert_eq!((rendered.unwrap_err(), processes), (SaltError::TooLong { seconds: 1 }, 2));
 }
 
 #[test]
-fn programs_that_are_no_helper_are_told_apart() {
+fn programs_that_are_not_helpers_are_errors() {
     let dir = tempfile::tempdir().unwrap();
     let program = |text: &str| {
         let path = dir.path().join("program");

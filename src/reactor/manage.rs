@@ -1,8 +1,7 @@
-//! Requests to the running reactor: `salt-run reactor.list`, `add`, `delete`, `is_leader`, `set_leader`.
+//! Requests of `salt-run reactor.list`, `add`, `delete`, `is_leader` and `set_leader` to the running reactor.
 //!
-//! They are events that hold the master's own key; without it they are dropped. The key of an event off the bus is compared and
-//! redacted before it is stored (`src/ingest/master_keys.rs`). Unlike in Salt 3008.3, where a copy is changed,
-//! what is added or deleted takes effect.
+//! They are events that contain the master's own key; others are dropped. The key of an event of a bus is checked and redacted before the
+//! event is stored (`src/ingest/master_keys.rs`). Salt 3008.3 changes only a copy of the rules; here the changes take effect.
 
 use std::path::Path;
 
@@ -13,7 +12,7 @@ use crate::sls::value::Key;
 use crate::sls::{Map, Value};
 
 const LOGGER: &str = "salt.utils.reactor";
-/// A tag that holds this is a request, an answer, or somebody else's; all need the key.
+/// Part of the tags of requests and answers. All events with it require the key.
 const MANAGE: &str = MANAGE_TAG;
 
 /// A request.
@@ -24,12 +23,12 @@ pub(super) enum Request {
     Delete,
     IsLeader,
     SetLeader,
-    /// A tag of requests, but none of these.
+    /// A tag of requests, but an unknown one.
     Other,
 }
 
 impl Request {
-    /// The request that a tag is; none if it has nothing to do with managing.
+    /// The request with this tag; `None` for other tags.
     pub(super) fn of(tag: &str) -> Option<Self> {
         let at = memchr::memmem::rfind(tag.as_bytes(), MANAGE.as_bytes())?;
         let rest = tag.get(at + MANAGE.len()..)?;
@@ -44,19 +43,19 @@ impl Request {
     }
 }
 
-/// Is it the tag of an answer that a reactor fired? It has no key, and asks for nothing.
+/// True for the tag of an answer by a reactor, which has no key.
 pub(super) fn is_answer(tag: &str) -> bool {
     let verb = tag.strip_prefix(MANAGE).unwrap_or_default();
     matches!(verb, "/list-results" | "/add-complete" | "/delete-complete" | "/leader/value")
 }
 
-/// Does the data hold the content of the key file? Without it an event manages nothing.
+/// True if the data has the content of the key file.
 pub(super) fn has_key(data: &Map, key_file: &Path) -> bool {
     let given = data.get("key").and_then(Value::as_str);
     given.is_some_and(|given| read_key(key_file).is_ok_and(|key| same_key(given.as_bytes(), &key)))
 }
 
-/// What is said of an event without it.
+/// The message about an event without the key.
 pub(super) fn without_key() -> Note {
     Note::new(
         NoteLevel::Error,
@@ -65,13 +64,9 @@ pub(super) fn without_key() -> Note {
     )
 }
 
-/// A request lacks what it needs; Salt's process dies of that.
+/// The message about an incomplete request; Salt's process dies of it.
 pub(super) fn lacks(what: &str) -> Note {
-    Note::new(
-        NoteLevel::Error,
-        LOGGER,
-        format!("A request to the reactor has no `{what}` and is not carried out"),
-    )
+    Note::new(NoteLevel::Error, LOGGER, format!("request to the reactor ignored: no `{what}`"))
 }
 
 /// `{"status": .., "comment": ..}`
@@ -100,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_known_by_the_end_of_their_tag() {
+    fn requests_are_recognised_by_the_end_of_their_tag() {
         let check = |tag: &str, expected| assert_eq!(Request::of(tag), expected, "{tag}");
         check("salt/reactors/manage/add", Some(Request::Add));
         check("salt/run/20300101000000000000/salt/reactors/manage/list", Some(Request::List));

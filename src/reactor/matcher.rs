@@ -1,49 +1,48 @@
-//! Many patterns, one tag: which match, in the order of the configuration.
+//! Matching of a tag against all patterns at once, in the order of the configuration.
 //!
-//! A pattern begins with literal text more often than not (`salt/minion/*/start`). These beginnings form a tree of bytes;
-//! a tag walks down it once, and only the patterns whose beginning it passes are looked at further. So a tag that nothing
-//! matches costs a few bytes' walk, however many patterns there are.
+//! Most patterns begin with literal text (`salt/minion/*/start`). These prefixes form a tree of bytes. A tag is looked up once, and only
+//! the patterns whose prefix it has are checked further. So a tag without a match costs a few bytes, independent of the number of patterns.
 
 use crate::model::Glob;
 
-/// Patterns, compiled together.
+/// Compiled patterns.
 #[derive(Debug, Default)]
 pub struct Matcher {
     patterns: Vec<Pattern>,
-    /// The tree; the root is the first, if there is any pattern.
+    /// The tree; the root is the first node.
     nodes: Vec<Node>,
 }
 
 #[derive(Debug)]
 struct Pattern {
     rest: Rest,
-    /// A tag shorter than this cannot match.
+    /// Minimum length of a matching tag.
     bytes_min: usize,
 }
 
-/// What follows the literal beginning.
+/// The part of a pattern after its literal prefix.
 #[derive(Debug)]
 enum Rest {
     /// Nothing.
     End,
-    /// A star, which takes all.
+    /// A star at the end.
     All,
-    /// A star, then literal text up to the end.
+    /// A star, then a literal suffix.
     Ending(String),
-    /// Something else; the whole pattern is asked.
+    /// Anything else: the whole pattern is matched.
     Other(Glob),
 }
 
 #[derive(Debug, Default)]
 struct Node {
-    /// Children by their byte, sorted.
+    /// Children by byte, sorted.
     children: Vec<(u8, usize)>,
-    /// Patterns whose literal beginning ends here.
+    /// Patterns whose prefix ends here.
     here: Vec<usize>,
 }
 
 impl Matcher {
-    /// Compiles patterns; each keeps its place in the sequence as its number.
+    /// Compiles patterns; the index of a pattern is its number.
     pub fn new<'a>(patterns: impl IntoIterator<Item = &'a str>) -> Self {
         let mut matcher = Self { patterns: Vec::new(), nodes: vec![Node::default()] };
         for text in patterns {
@@ -67,8 +66,8 @@ impl Matcher {
             let Some(node) = self.nodes.get_mut(at) else { return };
             at = match node.children.binary_search_by_key(&byte, |child| child.0) {
                 Ok(found) => node.children.get(found).map_or(0, |child| child.1),
-                Err(place) => {
-                    node.children.insert(place, (byte, fresh));
+                Err(index) => {
+                    node.children.insert(index, (byte, fresh));
                     self.nodes.push(Node::default());
                     fresh
                 }
@@ -79,7 +78,7 @@ impl Matcher {
         }
     }
 
-    /// The numbers of the patterns that match, rising.
+    /// The numbers of the matching patterns, ascending.
     pub fn matching(&self, tag: &str) -> Vec<usize> {
         let mut found = Vec::new();
         self.walk(tag, |number| {
@@ -90,7 +89,7 @@ impl Matcher {
         found
     }
 
-    /// Does any pattern match?
+    /// True if any pattern matches.
     pub fn matches(&self, tag: &str) -> bool {
         let mut any = false;
         self.walk(tag, |_| {
@@ -100,38 +99,39 @@ impl Matcher {
         any
     }
 
-    /// Tells each pattern that matches, until told to stop.
-    fn walk(&self, tag: &str, mut tell: impl FnMut(usize) -> bool) {
+    /// Passes each matching pattern to `visit`, until that returns false.
+    fn walk(&self, tag: &str, mut visit: impl FnMut(usize) -> bool) {
         let mut bytes = tag.bytes().enumerate();
         let mut at = 0;
         let mut depth = 0;
         while let Some(node) = self.nodes.get(at) {
             for &number in &node.here {
-                let takes = self.patterns.get(number).is_some_and(|pattern| pattern.takes(tag, depth));
-                if takes && !tell(number) {
+                let matches_after =
+                    self.patterns.get(number).is_some_and(|pattern| pattern.matches_after(tag, depth));
+                if matches_after && !visit(number) {
                     return;
                 }
             }
-            let Some((place, byte)) = bytes.next() else { return };
+            let Some((index, byte)) = bytes.next() else { return };
             let Ok(child) = node.children.binary_search_by_key(&byte, |child| child.0) else { return };
             at = node.children.get(child).map_or(usize::MAX, |child| child.1);
-            depth = place + 1;
+            depth = index + 1;
         }
     }
 
-    /// How many patterns there are.
+    /// Number of patterns.
     pub fn len(&self) -> usize {
         self.patterns.len()
     }
 
-    /// Whether there is none.
+    /// True without patterns.
     pub fn is_empty(&self) -> bool {
         self.patterns.is_empty()
     }
 }
 
 fn rest_of(text: &str, beginning: &str, glob: &Glob) -> Rest {
-    // Only what is written without brackets can be split by its text; a bracket may stand for itself.
+    // With a bracket the text is not literal, because a bracket may stand for itself.
     if text.contains('[') {
         return Rest::Other(glob.clone());
     }
@@ -149,8 +149,8 @@ fn rest_of(text: &str, beginning: &str, glob: &Glob) -> Rest {
 }
 
 impl Pattern {
-    /// Does a tag match whose first `depth` bytes are the literal beginning?
-    fn takes(&self, tag: &str, depth: usize) -> bool {
+    /// True if a tag matches whose first `depth` bytes are the prefix.
+    fn matches_after(&self, tag: &str, depth: usize) -> bool {
         match &self.rest {
             Rest::End => tag.len() == depth,
             Rest::All => true,
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_tree_finds_what_each_pattern_finds() {
+    fn the_tree_finds_the_same_matches_as_single_patterns() {
         let patterns = [
             "*",
             "salt/*",
@@ -220,9 +220,9 @@ mod tests {
         assert!(Matcher::new([]).matching("x").is_empty());
     }
 
-    /// `[pattern, text, matches]` a line, as Python 3.11's `fnmatch.fnmatchcase` answered for patterns made by chance.
+    /// Lines of `[pattern, text, matches]`: results of Python 3.11's `fnmatch.fnmatchcase` for random patterns.
     #[test]
-    fn patterns_made_by_chance_match_as_in_python() {
+    fn random_patterns_match_as_in_python() {
         let file = include_str!("../../tests/data/fnmatch.jsonl");
         let rows: Vec<(String, String, bool)> =
             file.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
@@ -237,10 +237,10 @@ mod tests {
         }
     }
 
-    /// `cargo test --release -- --ignored --nocapture a_tag_that` prints the rate (`docs/MEASUREMENTS.md`).
+    /// `cargo test --release -- --ignored --nocapture a_tag_without` prints the rate (`docs/MEASUREMENTS.md`).
     #[test]
     #[ignore = "a measurement"]
-    fn a_tag_that_nothing_matches_costs_little() {
+    fn a_tag_without_a_match_is_cheap() {
         let patterns: Vec<String> = (0..100).map(|n| format!("site{n}/service/*/changed")).collect();
         let matcher = Matcher::new(patterns.iter().map(String::as_str));
         let begin = std::time::Instant::now();

@@ -1,4 +1,4 @@
-//! The reactor: the master's `reactor` rules and SLS files, from an event to the calls that it leads to.
+//! The reactor: from an event to calls, by the master's `reactor` rules and SLS files.
 //!
 //! ```text
 //! event -> manage (requests by salt-run)
@@ -7,8 +7,8 @@
 //!       -> sls::compile: low chunks     dispatch: calls of local, runner, wheel, caller
 //! ```
 //!
-//! What Salt 3008.3 does is the measure (`tests/data/reactor-cases`, [`conformance`]); where Salt's process would die there is an ERROR
-//! and the next event. Sending calls, and being sure that they are sent, is not done here.
+//! The reference is Salt 3008.3 (`tests/data/reactor-cases`, [`conformance`]). In cases in which Salt's process dies, this reactor logs an
+//! ERROR and continues with the next event. [`run`] sends the calls.
 
 mod account;
 pub mod acting;

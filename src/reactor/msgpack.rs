@@ -1,10 +1,10 @@
-//! A look into an event's bytes without making values of them.
+//! Access to a field of an event's bytes without parsing the whole.
 
 use crate::wire::msgpack::{Reader, as_text};
 
-/// The text under the key `user` of a mapping; none at all if the bytes are no mapping.
+/// The text under the key `user` of a mapping; `None` if the bytes are not a mapping.
 ///
-/// Salt asks this of every event, so it must not cost a tree.
+/// Checked for each event, so it must be cheap.
 #[expect(clippy::option_option, reason = "no mapping, and a mapping without such a key, are two answers")]
 pub(super) fn user_of(bytes: &[u8]) -> Option<Option<&str>> {
     let mut reader = Reader::new(bytes);
@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_user_is_found_at_the_top_only() {
+    fn the_user_is_found_only_at_the_top_level() {
         assert_eq!(user_of(b"\x81\xa4user\xa7Reactor"), Some(Some("Reactor")));
         assert_eq!(user_of(b"\x82\xa1a\x81\xa4user\xa1x\x01\xc0"), Some(None));
         assert_eq!(user_of(b"\x80"), Some(None));

@@ -1,4 +1,4 @@
-//! Nodegroups, which Salt's client resolves before it publishes: `tgt_type: nodegroup`, and `N@` in compound targets.
+//! Nodegroups, which Salt's client resolves before publishing: `tgt_type: nodegroup`, and `N@` in compound targets.
 
 use crate::model::{Note, NoteLevel};
 use crate::sls::{Map, Value};
@@ -6,15 +6,15 @@ use crate::sls::{Map, Value};
 const LOGGER: &str = "salt.utils.minions";
 const OPERATORS: [&str; 5] = ["and", "or", "not", "(", ")"];
 
-/// What a nodegroup stands for.
+/// The expansion of a nodegroup.
 enum Group {
     /// Words of a compound target.
     Words(Vec<String>),
-    /// Its definition as configured, without groups in it.
+    /// Its definition as configured, without nested groups.
     Plain(Vec<String>),
 }
 
-/// Target and type as they are published.
+/// The target and target type to publish.
 pub(super) fn resolved(
     tgt: &Value,
     tgt_type: Value,
@@ -33,7 +33,7 @@ pub(super) fn resolved(
             Value::List(items) | Value::Tuple(items) => {
                 let texts: Option<Vec<String>> =
                     items.iter().map(|item| item.as_str().map(str::to_owned)).collect();
-                texts.ok_or("a compound target's list may hold text only")?
+                texts.ok_or("the list of a compound target may contain text only")?
             }
             other => return Err(format!("a compound target must be text: {}", other.python_str())),
         },
@@ -124,7 +124,7 @@ fn expanded<'a>(
     Group::Plain(names_or_expression(&words).map_or(words, |joined| vec![joined]))
 }
 
-/// A group without operators, types and wildcards is a list of minions, or a regular expression if it looks like one.
+/// A group without operators, types and wildcards is a list of minions, or a regular expression if it contains such characters.
 fn names_or_expression(words: &[String]) -> Option<String> {
     let typed = |word: &str| {
         let mut chars = word.chars();

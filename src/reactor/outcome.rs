@@ -1,16 +1,16 @@
-//! What became of an event: what matched, what was rendered, and the calls that came of it.
+//! The outcome of an event: matches, rendered files, and calls.
 
 use super::call::Call;
 use crate::model::Note;
 use crate::sls::{Map, Value};
 
-/// How much of an [`Outcome`] somebody will look at.
+/// The requested parts of an [`Outcome`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Detail {
-    /// Calls, what was fired, and notes.
+    /// Calls, events to fire, and notes.
     #[default]
     Calls,
-    /// All of it: rendered texts, high data, low chunks.
+    /// Also rendered texts, high data, low chunks and calls through `salt`.
     Everything,
 }
 
@@ -19,7 +19,7 @@ pub enum Detail {
 pub struct Render {
     /// The file, as Salt shows it.
     pub file: String,
-    /// The text; none if it failed.
+    /// The text; `None` after an error.
     pub text: Option<String>,
 }
 
@@ -30,13 +30,13 @@ pub struct SaltCall {
     pub fun: String,
     /// Positional arguments.
     pub args: Vec<Value>,
-    /// Keywords.
+    /// Keyword arguments.
     pub kwargs: Map,
-    /// What it gave, or the exception's type and text.
+    /// The result, or the exception's type and text.
     pub answer: Result<Value, (String, String)>,
 }
 
-/// An event that the reactor fires itself.
+/// An event that the reactor fires.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fired {
     /// Its tag.
@@ -45,34 +45,34 @@ pub struct Fired {
     pub data: Value,
 }
 
-/// A file that was not, or not only, rendered natively.
+/// A file that was rendered by Salt, wholly or partly.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotNative {
     /// The file, as Salt shows it.
     pub file: String,
-    /// Why: `renderer "py"`, `filter "ipaddr"`.
+    /// The reason: `renderer "py"`, `filter "ipaddr"`.
     pub why: String,
 }
 
-/// What became of an event.
+/// The outcome of an event.
 #[derive(Debug, Clone, Default)]
 pub struct Outcome {
-    /// The references that matched, in order.
+    /// The matching references, in order.
     pub matched: Vec<Value>,
-    /// Texts that Jinja made; only with [`Detail::Everything`].
+    /// Texts rendered by Jinja; only with [`Detail::Everything`].
     pub renders: Vec<Render>,
     /// High data per reference; only with [`Detail::Everything`].
     pub high: Vec<Map>,
     /// Low chunks in order; only with [`Detail::Everything`].
     pub low: Vec<Map>,
-    /// What is to be called, in order.
+    /// The calls to make, in order.
     pub calls: Vec<Call>,
-    /// What templates called through `salt`; only with [`Detail::Everything`].
+    /// Calls of templates through `salt`; only with [`Detail::Everything`].
     pub salt_calls: Vec<SaltCall>,
-    /// What is to be fired.
+    /// The events to fire.
     pub fired: Vec<Fired>,
-    /// What is to be said.
+    /// Log messages.
     pub notes: Vec<Note>,
-    /// Files that Salt's own renderer was wanted for.
+    /// Files that need Salt's own renderers.
     pub not_native: Vec<NotNative>,
 }

@@ -1,4 +1,4 @@
-//! Which renderers a file goes through: its first line `#!jinja|yaml`, or the master's option `renderer`.
+//! The renderers of a file: from its first line `#!jinja|yaml`, or the master's option `renderer`.
 
 use crate::model::{Note, NoteLevel};
 
@@ -9,29 +9,29 @@ const LOGGER: &str = "salt.template";
 pub struct Stage {
     /// `jinja`, `yaml`, `py` ...
     pub name: String,
-    /// What stands behind the name.
+    /// The text after the name.
     pub options: String,
 }
 
-/// What the master's configuration says about renderers.
+/// The master's options for renderers.
 #[derive(Debug, Clone, Default)]
 pub struct RendererSettings {
-    /// The pipe of files that name none.
+    /// The pipe of files without a `#!` line.
     pub default: String,
-    /// If not empty, others are passed over.
+    /// If not empty, other renderers are skipped.
     pub whitelist: Vec<String>,
-    /// These are passed over.
+    /// Skipped renderers.
     pub blacklist: Vec<String>,
 }
 
-/// Renderers of Salt that are done here.
+/// Renderers with a native implementation.
 pub(super) const NATIVE: [&str; 3] = ["jinja", "yaml", "json"];
 
-/// Renderers that Salt 3008.3 comes with, beyond the native ones. Some are there only if a Python module is.
+/// The other renderers of Salt 3008.3. Some require a Python module.
 const SALT_S: [&str; 10] =
     ["gpg", "mako", "msgpack", "nacl", "pass", "py", "pyobjects", "stateconf", "toml", "yamlex"];
 
-/// Old names, which mean the reversed pipe.
+/// Old names of pipes.
 const OLD: [(&str, &str); 9] = [
     ("yaml_jinja", "jinja|yaml"),
     ("yaml_mako", "mako|yaml"),
@@ -44,14 +44,14 @@ const OLD: [(&str, &str); 9] = [
     ("yamlexyamlex_wempy", "wempy|yamlexyamlex"),
 ];
 
-/// The first line's pipe, if the file names one.
+/// The pipe in the first line, if there is one.
 pub(super) fn shebang(text: &str) -> Option<&str> {
     let line = text.split(['\n', '\r']).next().unwrap_or_default();
     let pipe = line.strip_prefix("#!")?;
     (!pipe.starts_with('/')).then(|| pipe.trim_end())
 }
 
-/// The stages that a file goes through. Empty, with an ERROR, if Salt has no such renderer: nothing is rendered then.
+/// The renderers of a file. Empty, with an ERROR, if Salt lacks one of them: nothing is rendered then.
 pub(super) fn stages(text: &str, settings: &RendererSettings, notes: &mut Vec<Note>) -> Vec<Stage> {
     let pipe = shebang(text).unwrap_or(&settings.default);
     let spelled = OLD.iter().find(|(old, _)| *old == pipe).map_or(pipe, |(_, new)| new);
@@ -85,17 +85,17 @@ pub(super) fn stages(text: &str, settings: &RendererSettings, notes: &mut Vec<No
 mod tests {
     use super::*;
 
-    fn check(text: &str, settings: &RendererSettings, expected: &[(&str, &str)], told: &[&str]) {
+    fn check(text: &str, settings: &RendererSettings, expected: &[(&str, &str)], expected_notes: &[&str]) {
         let mut notes = Vec::new();
         let stages = stages(text, settings, &mut notes);
         let stages: Vec<(&str, &str)> =
             stages.iter().map(|s| (s.name.as_str(), s.options.as_str())).collect();
         let notes: Vec<&str> = notes.iter().map(|note| note.message.as_str()).collect();
-        assert_eq!((stages.as_slice(), notes.as_slice()), (expected, told), "{text:?}");
+        assert_eq!((stages.as_slice(), notes.as_slice()), (expected, expected_notes), "{text:?}");
     }
 
     #[test]
-    fn the_first_line_names_the_pipe() {
+    fn the_first_line_selects_the_pipe() {
         let plain = RendererSettings { default: "jinja|yaml".to_owned(), ..Default::default() };
         let usual = [("jinja", ""), ("yaml", "")];
         check("x: y", &plain, &usual, &[]);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_leave_renderers_out() {
+    fn whitelist_and_blacklist_skip_renderers() {
         let skipped = |name: &str| {
             format!("The renderer \"{name}\" is disallowed by configuration and will be skipped.")
         };

@@ -1,10 +1,10 @@
-//! The pipeline: an event in, calls out. It knows no master and no store, and sends nothing.
+//! The pipeline from an event to calls. It has no access to a master or store, and sends nothing.
 //!
-//! One [`Pipeline`] serves all threads; each has a [`Worker`] of its own, which holds what templates of one thread share.
+//! One [`Pipeline`] serves all threads; each thread has a [`Worker`] with its template state.
 //!
 //! # Invariant
 //!
-//! Whatever the event, the rules and the files are, an event gives an [`Outcome`]; what Salt's process dies of is an ERROR in it.
+//! Each event yields an [`Outcome`], for any data, rules and files. Where Salt's process dies, the outcome has an ERROR.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
@@ -26,13 +26,13 @@ use crate::sls::{Map, Value, compile};
 
 const LOGGER: &str = "salt.utils.reactor";
 
-/// Everything of an event's way from tag to calls that does not change from event to event.
+/// The parts of a pipeline that are the same for all events.
 pub struct Pipeline {
     engine: Engine,
     templates: Templates,
     files: FileSettings,
     dispatch: DispatchSettings,
-    /// The master's own, once they were needed and learned; the built-in ones do for Salt's.
+    /// The master's own signatures, once fetched. For Salt's runners the built-in ones suffice.
     signatures: RwLock<Option<Arc<Signatures>>>,
     learn: OnceLock<Learn>,
     rules: RwLock<Source>,
@@ -46,20 +46,20 @@ pub struct Pipeline {
     pool_full: bool,
 }
 
-/// Asks what the master's own runners take, of that Salt or otherwise.
+/// Fetches the signatures of the master's own runners, with the given Salt or otherwise.
 pub type Learn = Box<dyn Fn(&dyn Salt) -> Option<Arc<Signatures>> + Send + Sync>;
 
-/// What `salt-run reactor.*` changed.
+/// Changes by `salt-run reactor.*`.
 struct Managed {
     /// The value of `set_leader`.
     leader: Value,
-    /// Rules that `reactor.add` added (references) and `reactor.delete` deleted (none), by pattern, the latest of each.
+    /// Rules that `reactor.add` added (with references) and `reactor.delete` deleted (`None`): the latest change per pattern.
     changes: Vec<(Value, Option<Value>)>,
-    /// The pipeline that has taken over. Requests that are still under way in this one are carried out there.
+    /// The pipeline that replaced this one, and handles its remaining requests.
     successor: Option<Arc<Pipeline>>,
 }
 
-/// Where the rules stand.
+/// The source of the rules.
 enum Source {
     List(Arc<Rules>),
     File(Mutex<RulesFile>),
@@ -70,23 +70,23 @@ enum Source {
 pub enum Body<'a> {
     /// A value.
     Value(&'a Value),
-    /// An event of the archive, from which the master's key was redacted.
+    /// A stored event, whose master key was redacted.
     Stored {
         /// Its msgpack.
         data: &'a [u8],
-        /// Did it carry the master's key?
+        /// True if it carried the master's key.
         has_key: bool,
     },
 }
 
-/// The part of a pipeline that belongs to one thread.
+/// The state of a pipeline in one thread.
 pub struct Worker {
     pipeline: Arc<Pipeline>,
     ambients: Option<Ambients>,
 }
 
 impl Pipeline {
-    /// A pipeline after the master's configuration. `salt` is asked for what is not done natively.
+    /// A pipeline with the master's configuration. `salt` does what has no native implementation.
     pub fn new(master: &SaltMaster, salt: Arc<dyn Salt>) -> Self {
         let jinja_env = master.option("jinja_env").and_then(Value::as_map).cloned().unwrap_or_default();
         let options = EngineOptions {
@@ -114,20 +114,20 @@ impl Pipeline {
         }
     }
 
-    /// For trials: the pool of runners and wheel functions takes nothing.
+    /// For conformance cases: the pool of runners and wheel functions is full.
     #[must_use]
     pub fn with_full_pool(mut self, full: bool) -> Self {
         self.pool_full = full;
         self
     }
 
-    /// Takes the signatures that are known of the master's own runners, and the way to learn them when they are needed.
+    /// Sets the known signatures of the master's own runners, and the function that fetches them on demand.
     pub fn set_signatures(&self, known: Option<Arc<Signatures>>, learn: Learn) {
         *self.signatures.write().unwrap_or_else(PoisonError::into_inner) = known;
         drop(self.learn.set(learn));
     }
 
-    /// The signatures to map a chunk with; a runner that is not among the known ones makes it ask.
+    /// The signatures for a chunk; fetches those of the master for an unknown runner.
     fn signatures_for(&self, chunk: &Map) -> Option<Arc<Signatures>> {
         let known = self.signatures.read().unwrap_or_else(PoisonError::into_inner).clone();
         let is_known = !dispatch::lacks_signature(chunk, known.as_deref().unwrap_or(Signatures::built_in()));
@@ -137,22 +137,22 @@ impl Pipeline {
         Some(learned)
     }
 
-    /// Takes other rules: those of a configuration that was read again.
+    /// Replaces the rules after a reload.
     pub fn set_rules(&self, reactor: &Value) {
         *self.rules.write().unwrap_or_else(PoisonError::into_inner) = Source::new(reactor);
     }
 
-    /// Makes this reactor the one that acts, or one that watches.
+    /// Sets whether this reactor handles events.
     pub fn set_leader(&self, leader: bool) {
         self.lock_managed().leader = Value::Bool(leader);
     }
 
-    /// Whether this reactor acts.
+    /// True if this reactor handles events.
     pub fn is_leader(&self) -> bool {
         self.lock_managed().leader.truthy()
     }
 
-    /// The rules as they are now; an ERROR if their file cannot be read.
+    /// The current rules; an ERROR if their file cannot be read.
     pub fn rules(&self) -> Result<Arc<Rules>, Note> {
         match &*self.rules.read().unwrap_or_else(PoisonError::into_inner) {
             Source::List(rules) => Ok(Arc::clone(rules)),
@@ -160,7 +160,7 @@ impl Pipeline {
         }
     }
 
-    /// The file that the rules stand in, if it is one of their own.
+    /// The file of the rules, if they have their own.
     fn rules_file(&self) -> Location {
         match &*self.rules.read().unwrap_or_else(PoisonError::into_inner) {
             Source::List(_) => Location::default(),
@@ -170,18 +170,18 @@ impl Pipeline {
         }
     }
 
-    /// Files and renderers, for who looks over them.
+    /// Files and renderers, for checks.
     pub fn files(&self) -> (&FileSettings, &Templates, &Engine) {
         (&self.files, &self.templates, &self.engine)
     }
 
-    /// The patterns that take a tag, in the order of the configuration, each once; none at all if this reactor does not act.
+    /// The patterns that match a tag, in the order of the configuration, without duplicates; empty if this reactor is not the leader.
     pub fn matching(&self, tag: &str) -> Vec<Arc<str>> {
         let mut found: Vec<Arc<str>> = Vec::new();
         if !self.is_leader() {
             return found;
         }
-        // What is wrong with a file of rules was said when it was read.
+        // Errors in a file of rules were logged when it was read.
         let Ok(rules) = self.rules() else { return found };
         if rules.matches(tag) {
             for (pattern, _) in rules.matching(tag) {
@@ -193,19 +193,19 @@ impl Pipeline {
         found
     }
 
-    /// Goes on where another one was, for it takes that one's place: who leads, and what `salt-run` added and deleted.
+    /// Takes over the state of the pipeline that this one replaces: the leader, and the changes by `salt-run`.
     pub fn take_over(self: &Arc<Self>, from: &Self) {
         let mut before = from.lock_managed();
         let mut managed = self.lock_managed();
         managed.leader = before.leader.clone();
         for (pattern, references) in before.changes.clone() {
-            // A file that says the same by now, or is a file of rules, leaves nothing to change.
+            // A file with the same rules, or a separate file of rules, needs no change.
             drop(self.change(&mut managed, pattern, references, &mut Vec::new()));
         }
         before.successor = Some(self.clone());
     }
 
-    /// Gives `f` the pipeline in use: this one, or the last of those that have taken over since. None takes over meanwhile.
+    /// Calls `f` with the pipeline in use: this one, or the last of its successors. Blocks replacements meanwhile.
     fn manage<R>(&self, f: impl FnOnce(&Self, &mut Managed) -> R) -> R {
         let mut managed = self.lock_managed();
         match managed.successor.clone() {
@@ -221,7 +221,7 @@ impl Pipeline {
         self.managed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a rule, or takes one away; whether there was something to do.
+    /// Adds or deletes a rule; the result is whether anything changed.
     fn change(
         &self,
         managed: &mut Managed,
@@ -259,7 +259,9 @@ impl Pipeline {
                 Err(Note::new(
                     NoteLevel::Error,
                     LOGGER,
-                    format!("The reactor's rules stand in {path}: edit that file; it is read again at once"),
+                    format!(
+                        "The reactor's rules are in the file {path}: edit that file, changes take effect at once"
+                    ),
                 ))
             }
         }
@@ -281,17 +283,17 @@ impl Worker {
         Self { pipeline, ambients: None }
     }
 
-    /// What it works for.
+    /// Its pipeline.
     pub fn pipeline(&self) -> &Arc<Pipeline> {
         &self.pipeline
     }
 
-    /// Goes all the way with one event.
+    /// Handles an event.
     pub fn react(&mut self, tag: &str, body: Body<'_>, detail: Detail) -> Outcome {
         self.react_by(tag, body, None, detail)
     }
 
-    /// The same with only some of the rules, told by their patterns.
+    /// Handles an event with only some of the rules, given by their patterns.
     pub fn react_by(
         &mut self,
         tag: &str,
@@ -302,7 +304,7 @@ impl Worker {
         let mut out = Outcome::default();
         let request = Request::of(tag);
         let rules = self.pipeline.rules();
-        // Most events concern nobody, and cost no look at their data.
+        // Most events match no rule, so their data is not read.
         if request.is_none() && rules.as_ref().is_ok_and(|rules| !rules.matches(tag)) {
             return out;
         }
@@ -313,9 +315,7 @@ impl Worker {
                     Note::new(
                         NoteLevel::Error,
                         LOGGER,
-                        format!(
-                            "The data of event {tag} is {what}, and no mapping: the event is passed over"
-                        ),
+                        format!("event {tag} ignored: its data is {what}, not a mapping"),
                     )
                     .failing(Location::default()),
                 );
@@ -354,7 +354,7 @@ impl Worker {
         out
     }
 
-    /// Carries out a request. Whether the event goes on to the rules.
+    /// Handles a request; true if the event must be matched with the rules, too.
     fn managed(&mut self, request: Request, data: &Opened<'_>, body: Body<'_>, out: &mut Outcome) -> bool {
         let data = data.map();
         let has_key = match body {
@@ -390,7 +390,7 @@ impl Worker {
                     (Some(event), Some(reactors)) => {
                         let references = Some(reactors.clone());
                         let added = pipeline.change(managed, event.clone(), references, &mut out.notes);
-                        Some(told(added, "Reactor added.", "Reactor already exists.", out))
+                        Some(status_of(added, "Reactor added.", "Reactor already exists.", out))
                     }
                     (None, _) => return refused(manage::lacks("event"), out),
                     (_, None) => return refused(manage::lacks("reactors"), out),
@@ -398,7 +398,7 @@ impl Worker {
                 Request::Delete => match data.get("event") {
                     Some(event) => {
                         let deleted = pipeline.change(managed, event.clone(), None, &mut out.notes);
-                        Some(told(deleted, "Reactor deleted.", "Reactor does not exists.", out))
+                        Some(status_of(deleted, "Reactor deleted.", "Reactor does not exists.", out))
                     }
                     None => return refused(manage::lacks("event"), out),
                 },
@@ -452,7 +452,7 @@ impl Worker {
             let Some(text) = reference.as_str() else {
                 out.notes.push(
                     Note::new(NoteLevel::Error, LOGGER, "Exception encountered while compiling reactions")
-                        .because(format!("a reference is no text: {}", reference.python_repr()))
+                        .because(format!("a reference is not text: {}", reference.python_repr()))
                         .failing(Location::default()),
                 );
                 is_text = false;
@@ -512,7 +512,7 @@ impl Worker {
     }
 }
 
-/// The line of a file's rendered text in which an ID stands, if it is just one.
+/// The line of an ID in the rendered text of a file, if it is unique.
 fn line_of(id: &str, file: &str, renders: &[Render]) -> Option<u32> {
     let text = renders.iter().rev().find(|render| render.file == file)?.text.as_ref()?;
     let is_id = |line: &str| {
@@ -529,7 +529,7 @@ fn refused(note: Note, out: &mut Outcome) -> bool {
     false
 }
 
-fn told(changed: Result<bool, Note>, yes: &str, no: &str, out: &mut Outcome) -> Value {
+fn status_of(changed: Result<bool, Note>, yes: &str, no: &str, out: &mut Outcome) -> Value {
     match changed {
         Ok(true) => manage::status(true, yes),
         Ok(false) => manage::status(false, no),
@@ -541,14 +541,14 @@ fn told(changed: Result<bool, Note>, yes: &str, no: &str, out: &mut Outcome) -> 
     }
 }
 
-/// An event's data, known to be a mapping.
+/// An event's data as a mapping.
 enum Opened<'a> {
     Value(&'a Value),
     Msgpack(&'a [u8], Option<&'a str>),
 }
 
 impl<'a> Body<'a> {
-    /// What it is, if it is no mapping.
+    /// The type of data that is not a mapping.
     fn opened(self) -> Result<Opened<'a>, &'static str> {
         match self {
             Body::Value(value @ Value::Map(_)) => Ok(Opened::Value(value)),
@@ -557,14 +557,14 @@ impl<'a> Body<'a> {
             Body::Value(_) => Err("a single value"),
             Body::Stored { data, .. } => match super::msgpack::user_of(data) {
                 Some(user) => Ok(Opened::Msgpack(data, user)),
-                None => Err("no msgpack mapping"),
+                None => Err("not a msgpack mapping"),
             },
         }
     }
 }
 
 impl Opened<'_> {
-    /// Events of the reactor's own runners and wheel functions are not reacted to.
+    /// Events caused by the reactor's own runners and wheel functions are ignored.
     fn is_reactor_s(&self) -> bool {
         match self {
             Opened::Value(value) => {
@@ -605,7 +605,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_that_is_read_again_keeps_what_salt_run_changed() {
+    fn a_reload_keeps_the_changes_by_salt_run() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("master");
         let read = |rules: &str| {

@@ -1,13 +1,11 @@
-//! One helper process: started, asked, and ended.
+//! A helper process of Salt's Python.
 //!
-//! The program is `render_helper.py` of the extension, which is inside the binary, too. It comes to Python as a file in memory that
-//! has no name in the file system. Python is isolated from its environment: the current directory is `/`, no `PYTHON*` variable of
-//! the daemon's environment reaches it, and neither the current directory nor `PYTHONUSERBASE` is searched for modules. This is
-//! Python's `-I`, but for one variable that `-I` would ignore: sets are walked in the same order in each process, so that a
-//! template renders to the same calls when it is rendered again.
+//! The program is `render_helper.py` of the extension, which is also embedded in the binary. Python reads it from an anonymous file in
+//! memory. Python is isolated from its environment: the current directory is `/`, no `PYTHON*` variable of the daemon reaches it, and
+//! neither the current directory nor `PYTHONUSERBASE` is searched for modules. This equals Python's `-I`, except for a variable that `-I`
+//! would ignore: sets have the same order in each process, so that a template renders to the same calls when it is rendered again.
 //!
-//! One line of JSON is a request, one line its answer, over a socket that is the program's standard output; values are written as
-//! in the conformance cases.
+//! Requests and answers are lines of JSON, over a socket that is the program's standard output. Values have the form of conformance cases.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read as _, Seek as _, Write as _};
@@ -25,38 +23,38 @@ use super::helper::{HelperOptions, LOGGERS};
 use crate::config::salt_master::Role;
 use crate::limits;
 
-/// The program.
+/// The source code.
 const PROGRAM: &str = include_str!("../../salt/src/saltext/saltcellar/utils/render_helper.py");
 
-/// Bytes of what a process that does not start says on standard error.
+/// Maximum number of bytes read from the standard error of a failed start.
 const LAST_WORDS_BYTES_MAX: u64 = 16 * 1024;
 
-/// Why a request was not answered.
+/// Why a request has no answer.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// The process ended before it had the whole request: nothing of it was carried out.
-    NotBegun(String),
-    /// The process ended in the middle of it.
+    /// The process ended before it received the whole request, so nothing was executed.
+    NotStarted(String),
+    /// The process ended while it handled the request.
     Died(String),
-    /// It took too long.
+    /// The time limit was exceeded.
     TooLong,
-    /// The answer makes no sense.
+    /// The answer is invalid.
     Nonsense(String),
 }
 
-/// Why there is no process.
+/// Why a process did not start.
 #[derive(Debug)]
 pub(super) enum StartError {
-    /// It was killed; another one may start.
+    /// It was killed; a retry may succeed.
     Killed(String),
-    /// It does not start.
+    /// A retry would fail as well.
     Failed(String),
 }
 
 pub(super) struct Process {
     child: Child,
     stream: UnixStream,
-    /// Bytes behind the last answer.
+    /// Bytes received after the last answer.
     rest: Vec<u8>,
 }
 
@@ -67,7 +65,7 @@ impl Drop for Process {
 }
 
 impl Process {
-    /// Starts a process; what it says of itself.
+    /// Starts a process; returns its greeting.
     pub(super) fn start(options: &HelperOptions) -> Result<(Self, Json), StartError> {
         let python = options.python.display();
         let failed = |what: &dyn std::fmt::Display| StartError::Failed(format!("{python}: {what}"));
@@ -81,7 +79,7 @@ impl Process {
             .stderr(Stdio::from(OwnedFd::from(theirs_stderr)));
         let child = command.spawn().map_err(|error| failed(&error))?;
         options.metrics.helper_starts.add(1);
-        // It holds the other ends of the sockets; without them the end of the child shows.
+        // It holds the other ends of the sockets, and would hide the end of the child.
         drop(command);
         let mut process = Self { child, stream: ours, rest: Vec::new() };
         match process.ask(&hello(options), limits::REACTOR_HELPER_START_TIME) {
@@ -98,7 +96,7 @@ impl Process {
                         failed(&format!("it did not start within {seconds} s and was killed{words}"))
                     }
                     Fault::Nonsense(why) => failed(&format!("{why}{words}")),
-                    Fault::NotBegun(why) | Fault::Died(why) => {
+                    Fault::NotStarted(why) | Fault::Died(why) => {
                         let why = format!("{python}: {why}{words}");
                         match status.and_then(|status| status.signal()) {
                             Some(_) => StartError::Killed(why),
@@ -110,12 +108,12 @@ impl Process {
         }
     }
 
-    /// Has it ended by itself?
+    /// True if the process has ended.
     pub(super) fn has_ended(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Asks, and waits for the answer. After a fault the process is of no more use.
+    /// Sends a request and waits for the answer. After a fault the process is unusable.
     pub(super) fn ask(&mut self, request: &Json, time: Duration) -> Result<Json, Fault> {
         let until = Instant::now() + time;
         let nonsense = |what: &dyn std::fmt::Display| Fault::Nonsense(what.to_string());
@@ -125,8 +123,8 @@ impl Process {
         if let Err(error) = self.stream.write_all(&line) {
             return Err(match error.kind() {
                 ErrorKind::WouldBlock | ErrorKind::TimedOut => Fault::TooLong,
-                // A request is carried out once its line is whole.
-                _ => Fault::NotBegun(self.death()),
+                // A request is executed once its line is complete.
+                _ => Fault::NotStarted(self.death()),
             });
         }
         let mut chunk = vec![0; 64 * 1024];
@@ -139,7 +137,7 @@ impl Process {
             looked = self.rest.len();
             if looked > limits::REACTOR_HELPER_ANSWER_BYTES_MAX {
                 return Err(nonsense(&format!(
-                    "an answer has more than {} bytes",
+                    "an answer exceeds {} bytes",
                     limits::REACTOR_HELPER_ANSWER_BYTES_MAX
                 )));
             }
@@ -160,14 +158,14 @@ impl Process {
         }
     }
 
-    /// How it ended. Its socket closes a moment before that, so the end is waited for: a process that is killed here would be taken
-    /// for one that the kernel killed.
+    /// Describes the end of the process. Its socket closes a moment earlier, so this waits for the end: otherwise a process killed here
+    /// would look like one killed by the kernel.
     fn death(&mut self) -> String {
         let until = Instant::now() + limits::REACTOR_HELPER_EXIT_TIME;
         while !self.has_ended() {
             if Instant::now() >= until {
                 self.end();
-                return "it closed its socket, did not end, and was killed".to_owned();
+                return "it closed its socket without ending and was killed".to_owned();
             }
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -181,13 +179,13 @@ impl Process {
         }
     }
 
-    /// Ends it, if it has not ended already; its own end counts then.
+    /// Kills the process unless it has ended; returns its own status in that case.
     fn end(&mut self) -> Option<ExitStatus> {
         let killed = self.child.kill();
         match killed.and_then(|()| self.child.wait()) {
             Ok(status) => Some(status),
             Err(error) => {
-                // It is not waited for: that could last.
+                // No wait, because it could take long.
                 tracing::error!(%error, pid = self.child.id(), "cannot kill a process of Salt's Python");
                 None
             }
@@ -208,17 +206,17 @@ fn command(options: &HelperOptions) -> Result<Command, String> {
         command.env_remove(name);
     }
     command
-        // No modules of the user's home, no bytecode beside modules, nothing held back; the last is what `ps` shows.
+        // No modules of the user's home, no bytecode files, no buffering; the last argument is for `ps`.
         .args(["-s", "-B", "-u", "-", "saltcellar-helper"])
         .env("PYTHONHASHSEED", "0")
         .env("PYTHONSAFEPATH", "1")
         .current_dir("/")
-        // Control-C in a terminal is meant for the daemon.
+        // Control-C in a terminal is for the daemon only.
         .process_group(0);
     Ok(command)
 }
 
-/// The program, as a file that nobody else can reach.
+/// The program as an anonymous file.
 fn program() -> std::io::Result<File> {
     let mut file = File::from(memfd_create("saltcellar-helper", MemfdFlags::CLOEXEC)?);
     file.write_all(PROGRAM.as_bytes())?;
@@ -242,10 +240,10 @@ fn hello(options: &HelperOptions) -> Json {
     })
 }
 
-/// The last line that a process wrote to standard error, to be put behind a message.
+/// The last line that a process wrote to standard error, as a suffix of a message.
 fn last_words(stderr: UnixStream) -> String {
     let mut bytes = Vec::new();
-    // What is there by now; a grandchild may hold the other end.
+    // The bytes available now; a grandchild may hold the other end open.
     let _ = stderr.take(LAST_WORDS_BYTES_MAX).read_to_end(&mut bytes);
     let text = String::from_utf8_lossy(&bytes);
     let last = text.lines().map(str::trim).rfind(|line| !line.is_empty());

@@ -1,4 +1,4 @@
-//! One file to high data, through its renderers: natively where that is possible, by Salt's own renderers where not.
+//! High data of a file, through its renderers: natively where possible, otherwise by Salt's own renderers.
 
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
@@ -15,7 +15,7 @@ use crate::sls::{Map, Value, compile, json};
 
 const LOGGER: &str = "salt.utils.reactor";
 
-/// What one rendering needs beside the file.
+/// The inputs of a rendering, except for the file.
 pub(super) struct Rendering<'a> {
     pub(super) engine: &'a Engine,
     pub(super) files: &'a FileSettings,
@@ -23,17 +23,17 @@ pub(super) struct Rendering<'a> {
     pub(super) functions: &'a Functions,
     pub(super) ambients: &'a mut Ambients,
     pub(super) tag: &'a str,
-    /// The event's data: all files of an event see, and may change, the same.
+    /// The event's data, shared by all files of the event, which may change it.
     pub(super) data: &'a mut Data,
     pub(super) everything: bool,
 }
 
-/// What surrounds the templates of one thread.
+/// The template environments of a thread.
 pub(super) struct Ambients {
     opts: Arc<Value>,
-    /// With the grains that are known without Salt.
+    /// With the native grains.
     plain: (Arc<Value>, Ambient),
-    /// With Salt's; made when a template speaks of grains.
+    /// With Salt's grains; created when a template may use grains.
     full: Option<(Arc<Value>, Ambient)>,
 }
 
@@ -43,7 +43,7 @@ impl Ambients {
         Self { opts, plain, full: None }
     }
 
-    /// What a template needs. Grains may cost a start of Salt, so only those get them that may want them.
+    /// The environment of a template. Reading grains may start Salt, so only templates that may use them get them.
     fn of(&mut self, wants: bool, salt: &dyn Salt) -> Result<(&Arc<Value>, &Ambient), SaltError> {
         if wants && self.full.is_none() {
             self.full = salt.grains()?.map(|grains| {
@@ -56,25 +56,25 @@ impl Ambients {
     }
 }
 
-/// Where a file stands between two renderers.
+/// The state of a file between two renderers.
 enum Between<'a> {
     Text(Cow<'a, str>),
-    /// Text that no template made: what the file holds.
+    /// Text that is the unchanged content of the file.
     Values(Value),
 }
 
-/// Why a file gives nothing.
+/// Why a file yields nothing.
 enum Failure {
     /// An ERROR with this cause.
     Failed(Fault),
-    /// Salt has to do it; this is why.
+    /// Salt has to render it, for this reason.
     NotNative(String),
 }
 
-/// What is wrong with a file, and where, as far as that is known.
+/// An error in a file, with its location if known.
 pub(super) struct Fault {
     cause: String,
-    /// If it is another file: one that the template imports.
+    /// The file, if the error is in an imported template.
     file: Option<String>,
     line: Option<u32>,
 }
@@ -114,7 +114,7 @@ impl From<RenderError> for Fault {
 }
 
 impl Fault {
-    /// What Salt's own renderers raised; some of them put the line into the text.
+    /// An exception of Salt's own renderers; some include the line in the text.
     fn of_salt(cause: String) -> Self {
         let digits = |rest: &str| rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok();
         let line = cause.rsplit_once("line ").and_then(|(_, rest)| digits(rest));
@@ -122,7 +122,7 @@ impl Fault {
     }
 }
 
-/// The first renderer of a file that is not done natively, or the options of one that is.
+/// The first renderer without a native implementation, or with unsupported options.
 pub(super) fn foreign_stage(template: &Template) -> Option<String> {
     template
         .stages
@@ -132,7 +132,7 @@ pub(super) fn foreign_stage(template: &Template) -> Option<String> {
 }
 
 impl Rendering<'_> {
-    /// The file's high data; none if it gives nothing, which the outcome's notes explain unless that is no fault.
+    /// The file's high data; `None` if it has none. Errors are in the outcome's notes.
     pub(super) fn file(
         &mut self,
         found: &Found,
@@ -142,7 +142,7 @@ impl Rendering<'_> {
         let template = match template {
             Ok(template) => template,
             Err(Unusable::Empty) => return None,
-            Err(Unusable::Told(note)) => {
+            Err(Unusable::Reported(note)) => {
                 out.notes.push(note.failing(Location::file(&found.path)));
                 return None;
             }
@@ -159,15 +159,15 @@ impl Rendering<'_> {
         if let Some(why) = foreign_stage(&template) {
             return self.by_salt(found, &template, &why, out);
         }
-        // A file that turns out to be not native half way through must not have changed the data before Salt sees it.
+        // If Salt must render the file after all, it needs the unchanged data.
         let before =
             (!template.not_native(self.engine, &found.path).is_empty()).then(|| self.data.to_value());
-        let said = out.notes.len();
+        let notes_before = out.notes.len();
         out.notes.extend(template.notes.iter().cloned());
         match self.stages(found, &template, out) {
             Ok(high) => high,
             Err(Failure::Failed(fault)) => {
-                // Jinja names its file; what comes behind it counts the lines of its text.
+                // Jinja names the file; later renderers count the lines of its text.
                 let is_behind = template.stages.first().is_some_and(|stage| stage.name == "jinja");
                 let rendered = is_behind && fault.file.is_none() && fault.line.is_some();
                 let mut note = failed(&found.path, fault);
@@ -177,9 +177,9 @@ impl Rendering<'_> {
                 out.notes.push(note);
                 None
             }
-            // What was said about the file so far, Salt will say itself.
+            // Salt repeats these messages.
             Err(Failure::NotNative(why)) => {
-                out.notes.truncate(said);
+                out.notes.truncate(notes_before);
                 if let Some(before) = before {
                     *self.data = Data::from_value(&before);
                 }
@@ -206,7 +206,7 @@ impl Rendering<'_> {
                 ("jinja", Between::Text(text)) => {
                     Between::Text(self.jinja(found, template, &text, out)?.into())
                 }
-                // Whoever asks for a rendering of data gets a failed one.
+                // Rendering data instead of text fails.
                 ("jinja", Between::Values(_)) => {
                     self.remember(out, &found.path, None);
                     return Err(Failure::Failed("jinja got data instead of text".into()));
@@ -246,7 +246,7 @@ impl Rendering<'_> {
         text: &str,
         out: &mut Outcome,
     ) -> Result<String, Failure> {
-        // Behind another renderer in the pipe the text is another one each time.
+        // After another renderer the text differs each time.
         let is_own = std::ptr::eq(text, &raw const *template.text);
         let wants = if is_own { template.wants_grains } else { wants_grains(text) };
         let (own, other) = (&template.prepared, OnceLock::new());
@@ -284,7 +284,7 @@ impl Rendering<'_> {
         }
     }
 
-    /// Salt's own renderers do the whole file.
+    /// Renders the whole file with Salt's own renderers.
     fn by_salt(&mut self, found: &Found, template: &Template, why: &str, out: &mut Outcome) -> Option<Map> {
         out.not_native.push(NotNative { file: found.path.clone(), why: why.to_owned() });
         let data = self.data.to_value();
@@ -299,11 +299,11 @@ impl Rendering<'_> {
             Ok(rendered) => rendered,
             Err(error) => {
                 out.notes.extend(template.notes.iter().cloned());
-                out.notes.push(failed(&found.path, format!("{why} is not done natively: {error}")));
+                out.notes.push(failed(&found.path, format!("{why} requires Salt: {error}")));
                 return None;
             }
         };
-        // Salt's compiler says what is wrong with some files, and gives nothing.
+        // For some files Salt's compiler logs an error and returns nothing.
         let gives = matches!(&rendered.result, Some(Err(_)))
             || matches!(&rendered.result, Some(Ok(value)) if value.truthy());
         let complains = |note: &Note| note.level == NoteLevel::Error && note.logger == "salt.template";
@@ -340,7 +340,7 @@ impl Rendering<'_> {
     }
 }
 
-/// A `#jinja2:` line, first or below a shebang, that holds no mapping: it is left where it is.
+/// A `#jinja2:` line, first or below a shebang, without a mapping: it stays in the text.
 fn bad_header(text: &str) -> Option<Note> {
     let mut lines = text.lines();
     let mut line = lines.next()?;
@@ -357,7 +357,7 @@ fn bad_header(text: &str) -> Option<Note> {
     Some(Note::new(NoteLevel::Warning, "salt.utils.templates", format!("{what}: {line}")))
 }
 
-/// Python's JSON renderer: a shebang line is cut off, nothing is an empty mapping.
+/// Python's JSON renderer: removes a shebang line; empty text is an empty mapping.
 fn read_json(text: &str) -> Result<Value, Fault> {
     let text =
         if text.starts_with("#!") { text.split_once('\n').map_or(text, |(_, rest)| rest) } else { text };
@@ -367,13 +367,13 @@ fn read_json(text: &str) -> Result<Value, Fault> {
     let fault =
         |error: json::JsonError| Fault { line: u32::try_from(error.line).ok(), ..error.to_string().into() };
     match json::load(text).map_err(fault)? {
-        // Salt takes null for "not written yet", and renders once more what is now read to its end.
+        // Salt renders null again, and reads an empty text then.
         Value::Null => Ok(Value::Map(Map::new())),
         value => Ok(value),
     }
 }
 
-/// High data of values. What is empty, and can be gone through, is no high data and no fault.
+/// High data from values. Empty iterable values are not high data, and not an error.
 fn padded(value: Value, path: &str) -> Result<Option<Map>, String> {
     match value {
         Value::Null | Value::Bool(_) | Value::Int(_) | Value::BigInt(_) | Value::Float(_) => {

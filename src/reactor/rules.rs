@@ -1,7 +1,7 @@
-//! The option `reactor`: which patterns lead to which files.
+//! The option `reactor`: a map from patterns to files.
 //!
-//! It is a list of one-key mappings, or the name of a YAML file that holds one; `salt-run reactor.add` and `reactor.delete` change
-//! a list at run time, and a restart forgets it. What Salt passes over silently is passed over here; what it dies of is an ERROR.
+//! It is a list of one-key mappings, or the name of a YAML file with such a list. `salt-run reactor.add` and `reactor.delete` change a list
+//! until the next restart. Entries that Salt skips silently are skipped here as well; those of which its process dies cause an ERROR.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,16 +17,16 @@ const LOGGER: &str = "salt.utils.reactor";
 /// Compiled rules.
 #[derive(Debug, Default)]
 pub struct Rules {
-    /// The entries as configured, for who asks.
+    /// The entries as configured.
     pub entries: Vec<Value>,
-    /// What is wrong with them.
+    /// Errors in the entries.
     pub notes: Vec<Note>,
     matcher: Matcher,
     compiled: Vec<(Arc<str>, Vec<Value>)>,
 }
 
 impl Rules {
-    /// The rules as they are shown, in the order of the configuration.
+    /// The rules for display, in the order of the configuration.
     pub fn listed(&self) -> Vec<ListedRule> {
         let text = |value: &Value| value.as_str().map_or_else(|| value.python_repr(), str::to_owned);
         let one = |(pattern, value): (&Key, &Value)| {
@@ -43,14 +43,14 @@ impl Rules {
     pub fn new(reactor: &Value) -> Self {
         match reactor {
             Value::List(entries) => Self::of(entries.clone()),
-            // Salt goes through the keys or letters of these, finds no mapping among them, and matches nothing.
+            // Salt iterates over the keys or characters of these, finds no mapping among them, and matches nothing.
             Value::Map(_) | Value::Str(_) => Self::default(),
             other => Self {
                 notes: vec![Note::new(
                     NoteLevel::Error,
                     LOGGER,
                     format!(
-                        "`reactor` is no list of rules but {}: nothing is reacted to",
+                        "`reactor` is not a list of rules: {}; no event causes a reaction",
                         other.python_repr()
                     ),
                 )],
@@ -68,10 +68,7 @@ impl Rules {
                 rules.notes.push(Note::new(
                     NoteLevel::Error,
                     LOGGER,
-                    format!(
-                        "A reactor rule's pattern is no text but {}: quote it. The rule is left out",
-                        key.python_repr()
-                    ),
+                    format!("reactor rule ignored: its pattern is not text, quote it: {}", key.python_repr()),
                 ));
                 continue;
             };
@@ -87,7 +84,7 @@ impl Rules {
         rules
     }
 
-    /// The rules that take a tag, in order: pattern and references.
+    /// The rules that match a tag, in order: pattern and references.
     pub fn matching(&self, tag: &str) -> impl Iterator<Item = (&Arc<str>, &[Value])> {
         let numbers = self.matcher.matching(tag);
         numbers
@@ -96,7 +93,7 @@ impl Rules {
             .map(|(pattern, refs)| (pattern, refs.as_slice()))
     }
 
-    /// Whether a tag leads to any rule at all.
+    /// True if a rule matches the tag.
     pub fn matches(&self, tag: &str) -> bool {
         self.matcher.matches(tag)
     }
@@ -106,19 +103,19 @@ impl Rules {
         self.compiled.iter().map(|(pattern, references)| (pattern, references.as_slice()))
     }
 
-    /// How many patterns there are.
+    /// Number of patterns.
     pub fn len(&self) -> usize {
         self.matcher.len()
     }
 
-    /// Whether there is no pattern.
+    /// True without patterns.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The rules with one more, unless its pattern is there already.
+    /// The rules with an additional one; `None` if its pattern exists.
     pub fn with(&self, pattern: Value, references: Value, notes: &mut Vec<Note>) -> Option<Self> {
-        if self.place(&pattern, notes).is_some() {
+        if self.position(&pattern, notes).is_some() {
             return None;
         }
         let mut entries = self.entries.clone();
@@ -128,15 +125,15 @@ impl Rules {
         Some(Self::of(entries))
     }
 
-    /// The rules without the first of this pattern, if there is one.
+    /// The rules without the first one of this pattern; `None` if it does not exist.
     pub fn without(&self, pattern: &Value, notes: &mut Vec<Note>) -> Option<Self> {
-        let at = self.place(pattern, notes)?;
+        let at = self.position(pattern, notes)?;
         let mut entries = self.entries.clone();
         entries.remove(at);
         Some(Self::of(entries))
     }
 
-    fn place(&self, pattern: &Value, notes: &mut Vec<Note>) -> Option<usize> {
+    fn position(&self, pattern: &Value, notes: &mut Vec<Note>) -> Option<usize> {
         for (at, entry) in self.entries.iter().enumerate() {
             match first_key(entry) {
                 Some(key) if key.python_eq(pattern) => return Some(at),
@@ -148,12 +145,12 @@ impl Rules {
     }
 }
 
-/// What a request that goes through the entries says about one without a first key; Salt's process dies of it.
+/// The message about an entry without a first key; Salt's process dies of it.
 fn odd(entry: &Value) -> Note {
     Note::new(
         NoteLevel::Error,
         LOGGER,
-        format!("A reactor rule is no mapping but {} and is passed over", entry.python_repr()),
+        format!("reactor rule ignored: not a mapping: {}", entry.python_repr()),
     )
 }
 
@@ -167,7 +164,7 @@ fn first_key(entry: &Value) -> Option<&Value> {
     Some(&entry.as_map()?.first()?.0.0)
 }
 
-/// A file of rules, read again when it changed.
+/// A file of rules, reread after changes.
 #[derive(Debug)]
 pub(super) struct RulesFile {
     pub(super) path: String,
@@ -179,11 +176,11 @@ impl RulesFile {
         Self { path: path.to_owned(), seen: None }
     }
 
-    /// The rules as they are now.
+    /// The current rules.
     pub(super) fn rules(&mut self) -> Result<Arc<Rules>, Note> {
         let now = Fingerprint::of(Path::new(&self.path));
         if let (Some((seen, rules)), Some(now)) = (&self.seen, &now)
-            && seen.vouches_for(now)
+            && seen.is_unchanged(now)
         {
             return Ok(Arc::clone(rules));
         }
@@ -213,14 +210,14 @@ mod tests {
     }
 
     #[test]
-    fn every_matching_rule_counts_in_order() {
+    fn all_matching_rules_apply_in_order() {
         let rules = rules("[{'te*': c}, {other: b}, {'test/*': [b, a]}, {'test/*': b}]");
         assert_eq!(matched(&rules, "test/x"), ["c", "b", "a", "b"]);
         assert!(matched(&rules, "nothing").is_empty());
     }
 
     #[test]
-    fn odd_entries_are_passed_over_and_numbers_told() {
+    fn invalid_entries_are_skipped_and_numbers_are_errors() {
         let rules = rules("[text, 5, ~, {}, {a: ~}, {a: {b: c}}, {a: 7}, {a: x, b: y}, {5: z}, {a: [[n]]}]");
         assert_eq!(matched(&rules, "a"), ["['n']"]);
         assert_eq!(rules.notes.len(), 1);
@@ -228,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_come_and_go_by_their_first_key() {
+    fn rules_are_added_and_deleted_by_their_first_key() {
         let one = rules("[plain, {a: x}]");
         let mut notes = Vec::new();
         assert!(one.with("a".into(), "y".into(), &mut notes).is_none());
@@ -236,11 +233,11 @@ mod tests {
         assert_eq!(matched(&two, "b"), ["y"]);
         assert!(two.without(&"c".into(), &mut notes).is_none());
         assert!(matched(&two.without(&"a".into(), &mut notes).unwrap(), "a").is_empty());
-        assert_eq!(notes.len(), 4, "the odd entry is told each time");
+        assert_eq!(notes.len(), 4, "the invalid entry is reported each time");
     }
 
     #[test]
-    fn a_file_of_rules_is_read_again_when_it_changed() {
+    fn a_file_of_rules_is_reread_after_a_change() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("map");
         let mut file = RulesFile::new(path.to_str().unwrap());

@@ -1,4 +1,4 @@
-//! Salt itself, asked for what is not done natively: whole files in other renderers, and the functions behind `salt` in templates.
+//! Access to Salt itself: its renderers for whole files, and the functions of `salt` in templates.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -13,62 +13,62 @@ use crate::sls::{Map, Value};
 /// Why Salt gave no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SaltError {
-    /// There is no Salt, or it does not start; what was asked needs it.
+    /// Salt is not installed, or does not start.
     #[error("{0}")]
     Absent(String),
-    /// It took too long and was killed.
+    /// The time limit was exceeded, and the process was killed.
     #[error("Salt's Python took longer than {seconds} s and was killed")]
     TooLong {
         /// The limit.
         seconds: u64,
     },
-    /// It died, or answered what is no answer.
+    /// The process died, or its answer is invalid.
     #[error("Salt's Python failed: {0}")]
     Broken(String),
 }
 
-/// A file for Salt's own renderer.
+/// A file for Salt's own renderers.
 #[derive(Debug, Clone, Copy)]
 pub struct SaltFile<'a> {
     /// The path as Salt shows it.
     pub path: &'a str,
     /// The file to read.
     pub source: &'a std::path::Path,
-    /// The `salt://` reference, if it is one: Salt then fetches the file itself.
+    /// The `salt://` reference, if there is one: Salt then fetches the file.
     pub reference: Option<&'a str>,
     /// The event's tag.
     pub tag: &'a str,
-    /// The event's data, as earlier files left it.
+    /// The event's data, with the changes by earlier files.
     pub data: &'a Value,
 }
 
-/// What Salt made of a file.
+/// Salt's result for a file.
 #[derive(Debug, Clone, Default)]
 pub struct SaltRendered {
-    /// The data behind the last renderer, or the exception's type and text.
+    /// The data after the last renderer, or the exception's type and text.
     pub result: Option<Result<Value, (String, String)>>,
-    /// Texts that its Jinja made.
+    /// Texts rendered by its Jinja.
     pub renders: Vec<Render>,
     /// Functions that were called.
     pub salt_calls: Vec<SaltCall>,
-    /// What it logged, from WARNING on.
+    /// Its log messages of level WARNING or higher.
     pub notes: Vec<Note>,
     /// The event's data, if the file changed it.
     pub data: Option<Value>,
 }
 
-/// What a function of Salt gave.
+/// The result of a function of Salt.
 #[derive(Debug, Clone)]
 pub struct SaltAnswer {
     /// The value, or the exception's type and text.
     pub result: Result<Value, (String, String)>,
-    /// The code that a minion would return with the value.
+    /// The return code, as a minion would report it.
     pub retcode: i64,
-    /// What it logged, from WARNING on.
+    /// Its log messages of level WARNING or higher.
     pub notes: Vec<Note>,
 }
 
-/// A Salt that can be asked. Calls may come from several threads.
+/// Access to Salt, used by several threads.
 pub trait Salt: Send + Sync {
     /// Renders a file with Salt's own renderers.
     fn render(&self, file: &SaltFile<'_>) -> Result<SaltRendered, SaltError>;
@@ -76,29 +76,29 @@ pub trait Salt: Send + Sync {
     /// Calls an execution function.
     fn call(&self, fun: &str, args: &[Value], kwargs: &Map) -> Result<SaltAnswer, SaltError>;
 
-    /// Whether there is such a function; none where there is no Salt to know it.
+    /// True if the function exists; `None` without Salt.
     fn has(&self, fun: &str) -> Result<Option<bool>, SaltError>;
 
-    /// The master's grains; none where there is no Salt.
+    /// The master's grains; `None` without Salt.
     fn grains(&self) -> Result<Option<Value>, SaltError>;
 
-    /// The local copy of a `salt://` reference, from whichever backend of the file server has it; none if none has.
+    /// The local copy of a `salt://` reference from any backend of the file server; `None` if the file does not exist.
     fn fetch(&self, _reference: &str) -> Result<Option<PathBuf>, SaltError> {
         Err(SaltError::Absent(WANTED.to_owned()))
     }
 
-    /// Whether this function must be asked here, though it could be done natively.
+    /// True if this function must be called here although there is a native version.
     fn insists(&self, _fun: &str) -> bool {
         false
     }
 }
 
-/// No Salt at all; says what to do about it.
+/// The absence of Salt; its errors name the remedy.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoSalt;
 
-/// What is wanted where there is no Salt.
-const WANTED: &str = "this needs Salt's own Python, and none is configured (reactor.python)";
+/// The error text without Salt.
+const WANTED: &str = "Salt's own Python is required, but none is configured (reactor.python)";
 
 impl Salt for NoSalt {
     fn render(&self, _file: &SaltFile<'_>) -> Result<SaltRendered, SaltError> {
@@ -118,7 +118,7 @@ impl Salt for NoSalt {
     }
 }
 
-/// The functions behind `salt` during one rendering; remembers what was called.
+/// The functions of `salt` during one rendering, with a record of their calls.
 pub(super) struct Recorded<'a> {
     salt: &'a dyn Salt,
     native: Native<'a>,
@@ -126,7 +126,7 @@ pub(super) struct Recorded<'a> {
     notes: RefCell<Vec<Note>>,
 }
 
-/// Functions that are done here, and what they know.
+/// The native functions and their data.
 #[derive(Clone, Copy)]
 pub(super) struct Native<'a> {
     pub(super) functions: &'a Functions,
@@ -139,7 +139,7 @@ impl<'a> Recorded<'a> {
         Self { salt, native, calls: RefCell::default(), notes: RefCell::default() }
     }
 
-    /// What the rendering called and what that logged. Not for a rendering that Salt will do again.
+    /// Adds the calls and their log messages to an outcome, unless Salt will render the file again.
     pub(super) fn into_outcome(self, out: &mut Outcome) {
         out.notes.append(&mut self.notes.into_inner());
         out.salt_calls.append(&mut self.calls.into_inner());

@@ -7,7 +7,7 @@
 //! # Invariant
 //!
 //! A peer can end only its own connection. Peers, their unfinished messages and their queues are limited
-//! (`limits.rs`), and whatever a limit drops is counted.
+//! (`limits.rs`), and entries dropped by a limit are counted.
 
 pub mod publish;
 pub mod pull;

@@ -15,22 +15,22 @@ use crate::wire::zmtp::{self, SocketType, Splitter, ZmtpError, ZmtpItem};
 
 /// Why a connection is closed.
 #[derive(Debug)]
-pub(super) enum CloseReason {
+pub(super) enum ZmtpCloseReason {
     /// The peer broke the protocol or a limit; it receives this message.
     Error(String),
     /// The peer disconnected, or this end shuts down.
     Gone,
 }
 
-impl From<std::io::Error> for CloseReason {
+impl From<std::io::Error> for ZmtpCloseReason {
     fn from(_: std::io::Error) -> Self {
-        CloseReason::Gone
+        ZmtpCloseReason::Gone
     }
 }
 
-impl From<ZmtpError> for CloseReason {
+impl From<ZmtpError> for ZmtpCloseReason {
     fn from(error: ZmtpError) -> Self {
-        CloseReason::Error(error.to_string())
+        ZmtpCloseReason::Error(error.to_string())
     }
 }
 
@@ -80,7 +80,7 @@ impl Connections {
         stop: watch::Receiver<bool>,
         work: impl Fn(UnixStream, Splitter) -> F + Clone + Send + Sync + 'static,
     ) where
-        F: Future<Output = CloseReason> + Send,
+        F: Future<Output = ZmtpCloseReason> + Send,
     {
         // libzmq reconnects, by default every 100 ms.
         let reject = |_| self.metrics.zmq_peers_rejected.add(1);
@@ -102,7 +102,7 @@ impl Connections {
         mut stop: watch::Receiver<bool>,
         work: impl Fn(UnixStream, Splitter) -> F,
     ) where
-        F: Future<Output = CloseReason>,
+        F: Future<Output = ZmtpCloseReason>,
     {
         let greeted = tokio::select! {
             greeted = timeout(PREAMBLE_TIMEOUT, self.handshake(&mut stream)) => greeted,
@@ -111,14 +111,14 @@ impl Connections {
         let close_reason = match greeted {
             Ok(Ok(splitter)) => work(stream, splitter).await,
             Ok(Err(close_reason)) => {
-                if let CloseReason::Error(why) = &close_reason {
+                if let ZmtpCloseReason::Error(why) = &close_reason {
                     let _ = timeout(PREAMBLE_TIMEOUT, stream.write_all(&zmtp::error(why))).await;
                 }
                 close_reason
             }
-            Err(_) => CloseReason::Error("timeout in the handshake".to_owned()),
+            Err(_) => ZmtpCloseReason::Error("timeout in the handshake".to_owned()),
         };
-        if let CloseReason::Error(why) = close_reason {
+        if let ZmtpCloseReason::Error(why) = close_reason {
             self.metrics.zmq_peers_dropped.add(1);
             if let Some(times) = self.throttle.is_time() {
                 let source = self.watch.name();
@@ -127,7 +127,7 @@ impl Connections {
         }
     }
     /// Exchanges greeting and READY. Bytes after the peer's READY stay in the splitter.
-    async fn handshake(&self, stream: &mut UnixStream) -> Result<Splitter, CloseReason> {
+    async fn handshake(&self, stream: &mut UnixStream) -> Result<Splitter, ZmtpCloseReason> {
         stream.write_all(&zmtp::greeting()).await?;
         let mut theirs = [0; zmtp::GREETING_LEN];
         // Check the first byte before reading the rest: a peer with another protocol may send less than 64 bytes, or
@@ -155,7 +155,7 @@ impl Connections {
                 return Err(ZmtpError::Malformed("an oversized READY").into());
             }
             if stream.read_buf(splitter.spare(READY_BYTES_MAX)).await? == 0 {
-                return Err(CloseReason::Gone);
+                return Err(ZmtpCloseReason::Gone);
             }
         }
     }

@@ -21,7 +21,7 @@ use tokio::net::unix::{ReadHalf, WriteHalf};
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
-use super::peer::{CloseReason, Connections, LogThrottle};
+use super::peer::{Connections, LogThrottle, ZmtpCloseReason};
 use super::subscriptions::Subscriptions;
 use crate::limits::{
     PEER_TIMEOUT, STOP_CHECK, ZMQ_PREFIX_BYTES_MAX, ZMQ_QUEUE_BYTES, ZMQ_QUEUE_EVENTS, ZMQ_QUEUES_BYTES,
@@ -306,7 +306,7 @@ impl Hub {
         mut stream: UnixStream,
         splitter: Splitter,
         mut stop: watch::Receiver<bool>,
-    ) -> CloseReason {
+    ) -> ZmtpCloseReason {
         let subscriber = Arc::new(Subscriber::default());
         {
             let mut subscribers = lock(&self.subscribers);
@@ -326,11 +326,11 @@ impl Hub {
         // Events queued for a subscriber that disconnects are not counted as dropped.
         let (close_reason, left) = tokio::select! {
             close_reason = self.listen(from, splitter, &subscriber) => {
-                let left = matches!(close_reason, CloseReason::Gone);
+                let left = matches!(close_reason, ZmtpCloseReason::Gone);
                 (close_reason, left)
             }
             close_reason = self.write(to, &subscriber) => (close_reason, false),
-            () = ends => (CloseReason::Gone, false),
+            () = ends => (ZmtpCloseReason::Gone, false),
         };
         lock(&self.subscribers).list.retain(|other| !Arc::ptr_eq(other, &subscriber));
         let mut queue = lock(&subscriber.queue);
@@ -349,20 +349,24 @@ impl Hub {
         mut from: ReadHalf<'_>,
         mut splitter: Splitter,
         subscriber: &Subscriber,
-    ) -> CloseReason {
+    ) -> ZmtpCloseReason {
         loop {
             match self.handle_commands(&mut splitter, subscriber) {
                 Ok(()) => {}
                 Err(close_reason) => return close_reason,
             }
             match from.read_buf(splitter.spare(ZMQ_PREFIX_BYTES_MAX)).await {
-                Ok(0) | Err(_) => return CloseReason::Gone,
+                Ok(0) | Err(_) => return ZmtpCloseReason::Gone,
                 Ok(_) => {}
             }
         }
     }
 
-    fn handle_commands(&self, splitter: &mut Splitter, subscriber: &Subscriber) -> Result<(), CloseReason> {
+    fn handle_commands(
+        &self,
+        splitter: &mut Splitter,
+        subscriber: &Subscriber,
+    ) -> Result<(), ZmtpCloseReason> {
         while let Some(item) = splitter.next_item()? {
             let command = match item {
                 ZmtpItem::Command(command) => {
@@ -380,7 +384,9 @@ impl Hub {
             match command {
                 Command::Subscribe(prefix) => {
                     if !lock(&subscriber.wants).add(prefix) {
-                        return Err(CloseReason::Error("too many subscriptions on one socket".to_owned()));
+                        return Err(ZmtpCloseReason::Error(
+                            "too many subscriptions on one socket".to_owned(),
+                        ));
                     }
                 }
                 Command::Cancel(prefix) => lock(&subscriber.wants).cancel(prefix),
@@ -396,12 +402,12 @@ impl Hub {
     }
 
     /// Writes a subscriber's queue to its socket.
-    async fn write(&self, mut to: WriteHalf<'_>, subscriber: &Subscriber) -> CloseReason {
+    async fn write(&self, mut to: WriteHalf<'_>, subscriber: &Subscriber) -> ZmtpCloseReason {
         loop {
             let bytes_out = {
                 let mut queue = lock(&subscriber.queue);
                 match queue.queued.pop_front() {
-                    None if queue.ends => return CloseReason::Gone,
+                    None if queue.ends => return ZmtpCloseReason::Gone,
                     bytes_out => bytes_out,
                 }
             };
@@ -411,10 +417,10 @@ impl Hub {
             };
             match timeout(PEER_TIMEOUT, to.write_all(bytes_out.bytes())).await {
                 Ok(Ok(())) => {}
-                Ok(Err(_)) => return CloseReason::Gone,
+                Ok(Err(_)) => return ZmtpCloseReason::Gone,
                 Err(_) => {
                     self.connections.metrics.zmq_subscribers_dropped.add(1);
-                    return CloseReason::Error("the subscriber did not read for too long".to_owned());
+                    return ZmtpCloseReason::Error("the subscriber did not read for too long".to_owned());
                 }
             }
             let mut queue = lock(&subscriber.queue);
@@ -463,7 +469,7 @@ mod tests {
             assert!(queues.put(subscriber, bytes_out(EACH, 1)));
         }
         let left = ZMQ_QUEUES_BYTES - others.len() * EACH;
-        assert!((2..EACH).contains(&left), "the last queue has room of its own: {left}");
+        assert!((2..EACH).contains(&left), "the last queue has its own limit: {left}");
         assert!(queues.put(last, bytes_out(1, 1)));
         assert!(!queues.put(last, bytes_out(left, 1)), "a byte too many");
         assert!(queues.put(last, bytes_out(left - 1, 1)));

@@ -23,7 +23,7 @@ use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
-use super::peer::{CloseReason, Connections, LogThrottle};
+use super::peer::{Connections, LogThrottle, ZmtpCloseReason};
 use crate::channel::Refused;
 use crate::clock::Clock;
 use crate::ingest::policy::Policy;
@@ -111,15 +111,15 @@ impl Server {
         mut stream: UnixStream,
         mut splitter: Splitter,
         mut stop: watch::Receiver<bool>,
-    ) -> CloseReason {
+    ) -> ZmtpCloseReason {
         let close_reason = match self.read(&mut stream, &mut splitter, &mut stop).await {
-            Ok(()) => CloseReason::Gone,
+            Ok(()) => ZmtpCloseReason::Gone,
             Err(close_reason) => close_reason,
         };
         if splitter.waiting() > 0 {
             self.connections.metrics.zmq_messages_cut.add(1);
         }
-        if let CloseReason::Error(why) = &close_reason {
+        if let ZmtpCloseReason::Error(why) = &close_reason {
             let _ = timeout(PEER_TIMEOUT, stream.write_all(&zmtp::error(why))).await;
         }
         close_reason
@@ -130,7 +130,7 @@ impl Server {
         stream: &mut UnixStream,
         splitter: &mut Splitter,
         stop: &mut watch::Receiver<bool>,
-    ) -> Result<(), CloseReason> {
+    ) -> Result<(), ZmtpCloseReason> {
         let mut stopping = false;
         let mut large = None;
         loop {
@@ -141,7 +141,9 @@ impl Server {
             }
             cut?;
             if !answers.is_empty() {
-                timeout(PEER_TIMEOUT, stream.write_all(&answers)).await.map_err(|_| CloseReason::Gone)??;
+                timeout(PEER_TIMEOUT, stream.write_all(&answers))
+                    .await
+                    .map_err(|_| ZmtpCloseReason::Gone)??;
             }
             let missing = splitter.missing();
             large = self.large_messages.reserve(splitter.waiting() + missing, large).await?;
@@ -149,7 +151,7 @@ impl Server {
             tokio::select! {
                 ready = stream.readable() => ready?,
                 () = end_of(timeout) => {
-                    return Err(CloseReason::Error("timeout within a message".to_owned()));
+                    return Err(ZmtpCloseReason::Error("timeout within a message".to_owned()));
                 }
                 _ = stop.wait_for(|stop| *stop), if !stopping => {
                     stopping = true;
@@ -168,7 +170,11 @@ impl Server {
     }
 
     /// The complete messages received so far, as a batch, and the error that ends the stream, if any.
-    fn messages(&self, splitter: &mut Splitter, answers: &mut Vec<u8>) -> (Batch, Result<(), CloseReason>) {
+    fn messages(
+        &self,
+        splitter: &mut Splitter,
+        answers: &mut Vec<u8>,
+    ) -> (Batch, Result<(), ZmtpCloseReason>) {
         let at = self.clock.now();
         let mut batch = Batch::default();
         loop {
@@ -211,7 +217,7 @@ impl Server {
     }
 
     /// Passes a batch to the intake. Waits for room indefinitely, which slows the sender.
-    async fn submit(&self, mut batch: Batch, stop: &watch::Receiver<bool>) -> Result<(), CloseReason> {
+    async fn submit(&self, mut batch: Batch, stop: &watch::Receiver<bool>) -> Result<(), ZmtpCloseReason> {
         let events = batch.len() as u64;
         let (metrics, watch) = (self.connections.metrics.clone(), self.connections.watch.clone());
         let mut done: Option<Done> = Some(Box::new(move |stored: Result<(), String>| {
@@ -236,7 +242,7 @@ impl Server {
                     if let Some(done) = done {
                         done(Err("the daemon is stopping".to_owned()));
                     }
-                    return Err(CloseReason::Gone);
+                    return Err(ZmtpCloseReason::Gone);
                 }
             }
             sleep(INTAKE_RETRY).await;
@@ -250,7 +256,7 @@ impl LargeMessages {
         &self,
         bytes: usize,
         held: Option<LargeMessage>,
-    ) -> Result<Option<LargeMessage>, CloseReason> {
+    ) -> Result<Option<LargeMessage>, ZmtpCloseReason> {
         if bytes <= ZMQ_READ_BYTES {
             return Ok(None);
         }
@@ -259,13 +265,16 @@ impl LargeMessages {
         let more = u32::try_from(wanted.saturating_sub(have)).unwrap_or(u32::MAX);
         let acquire = self.0.clone().acquire_many_owned(more);
         let Some((mut permit, until)) = held else {
-            let permit = acquire.await.map_err(|_| CloseReason::Gone)?;
+            let permit = acquire.await.map_err(|_| ZmtpCloseReason::Gone)?;
             return Ok(Some((permit, Instant::now() + PEER_TIMEOUT)));
         };
         if more > 0 {
-            let crowded = || CloseReason::Error("too many large messages are in flight".to_owned());
+            let overloaded = || ZmtpCloseReason::Error("too many large messages are in flight".to_owned());
             permit.merge(
-                timeout_at(until, acquire).await.map_err(|_| crowded())?.map_err(|_| CloseReason::Gone)?,
+                timeout_at(until, acquire)
+                    .await
+                    .map_err(|_| overloaded())?
+                    .map_err(|_| ZmtpCloseReason::Gone)?,
             );
         }
         Ok(Some((permit, until)))
@@ -321,9 +330,9 @@ mod tests {
             }
             // A message that needs more than the budget times out.
             let late = (first, Instant::now());
-            let crowded = large_messages.reserve(2 * MIB, Some(late)).await;
+            let overloaded = large_messages.reserve(2 * MIB, Some(late)).await;
             assert!(
-                matches!(crowded, Err(CloseReason::Error(why)) if why == "too many large messages are in flight")
+                matches!(overloaded, Err(ZmtpCloseReason::Error(why)) if why == "too many large messages are in flight")
             );
             assert!(second.await.unwrap().is_some());
         });

@@ -1,4 +1,4 @@
-"""Makes outputters.jsonl: returns, and what the outputters of the Salt in this Python show of them.
+"""Makes outputters.jsonl: returns, and their output by Salt's outputters.
 
   salt_lab.py in-venv -- python tests/data/outputters.py > tests/data/outputters.jsonl
 """
@@ -86,7 +86,7 @@ def shown(data, out, colour, retcode):
 
 
 for name, data in CASES:
-    # Salt's highstate hands escape characters on to the terminal; saltcellar does not.
+    # Salt's highstate passes escape characters to the terminal; saltcellar does not.
     for out in ("nested",) if name == "escape" else ("nested", "highstate"):
         for colour in (False, True) if name in ("deep", "states", "orchestration looked up") else (False,):
             retcode = 1 if colour else 0

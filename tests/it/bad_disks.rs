@@ -66,7 +66,7 @@ fn the_daemon_survives_a_failed_sync() {
 }
 
 #[test]
-fn callers_share_the_syncs_of_a_slow_disk() {
+fn callers_share_syncs_of_a_slow_disk() {
     const CALLERS: u64 = 24;
     let cellar = Cellar::start_on_disk("sync_delay_ms=5");
     std::thread::scope(|scope| {

@@ -222,7 +222,7 @@ fn events_lost_by_a_full_spill_are_counted_and_recorded_as_gaps() {
 }
 
 #[test]
-fn the_configured_bound_of_the_spill_was_not_kept() {
+fn the_configured_limit_of_the_spill_was_exceeded() {
     const MIB: u64 = 1 << 20;
     let bus = Bus::new();
     let yaml = format!("bus: [{}]\ningest:\n  spill_bytes_max: 16MiB\n", bus.flag());
@@ -245,7 +245,7 @@ fn the_configured_bound_of_the_spill_was_not_kept() {
 }
 
 #[test]
-fn each_break_of_the_bus_is_a_gap_in_its_place() {
+fn each_interruption_of_the_bus_is_a_gap_record() {
     let bus = Bus::new();
     let mut cellar = Cellar::start_with(&["--bus", bus.flag()]);
     let mut to = bus.subscriber();
@@ -400,7 +400,7 @@ fn answer(jid: &str, fun: &str, value: Value) -> Value {
 }
 
 #[test]
-fn rules_hold_at_every_door_and_no_byte_of_a_secret_reaches_the_disk() {
+fn rules_apply_to_every_source_and_no_secret_reaches_the_disk() {
     let bus = Bus::new();
     let mut cellar = Cellar::start_configured(RULES, &["--bus", bus.flag()]);
     let mut to = bus.subscriber();
@@ -421,7 +421,7 @@ fn rules_hold_at_every_door_and_no_byte_of_a_secret_reaches_the_disk() {
         assert_eq!(
             cellar.ask("event_return", vec![("events", events)]),
             1.into(),
-            "also what is left out is dealt with"
+            "dropped events are acknowledged, too"
         );
         cellar.ask("returner", vec![("load", load.clone())]);
     }

@@ -184,14 +184,14 @@ missing:
 }
 
 #[test]
-fn an_unknown_job_is_an_error_of_one_line() {
+fn an_unknown_job_is_a_one_line_error() {
     let output = job().run(&["jobs", "show", "7"]);
     assert_eq!(output.status.code(), Some(1));
-    assert_eq!(stderr(&output), "saltcellar: failed to show the job: no job 7 is known\n");
+    assert_eq!(stderr(&output), "saltcellar: failed to show the job: unknown job 7\n");
 }
 
 #[test]
-fn events_are_listed_newest_last_and_never_speak_to_the_terminal() {
+fn events_are_listed_newest_last_without_terminal_control_characters() {
     let output = events(30).run(&["events", "list", "--limit", "2", "--data"]);
     assert_eq!(
         stdout(&output),
@@ -261,8 +261,9 @@ fn errors_of_the_daemon_map_to_exit_codes() {
         let daemon = FakeDaemon::answering("status", move |_| Err((code, "because\x1b")));
         let output = daemon.run(&["status"]);
         assert_eq!(output.status.code(), Some(exit), "{code}");
-        let expected =
-            format!("saltcellar: failed to query the status: the daemon declined: because\\x1b ({code})\n");
+        let expected = format!(
+            "saltcellar: failed to query the status: the daemon rejected the call: because\\x1b ({code})\n"
+        );
         assert_eq!(stderr(&output), expected);
     }
 }

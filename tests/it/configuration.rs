@@ -24,7 +24,7 @@ fn problem(text: &str) -> String {
 }
 
 #[test]
-fn a_good_file_is_shown_with_origins_and_can_be_checked_again() {
+fn a_valid_file_is_shown_with_origins_and_can_be_checked_again() {
     let dir = tempfile::tempdir().unwrap();
     let text = "state_dir: /srv/cellar\nbus:\n  - /var/run/salt/master\nlog:\n  level: debug\n";
     let output = check(dir.path(), text, &["--socket", "/srv/cellar.sock"]);
@@ -46,7 +46,7 @@ fn a_good_file_is_shown_with_origins_and_can_be_checked_again() {
     let output = check(dir.path(), text, &["--output", "json", "--socket", "/s"]);
     let document: Json = serde_json::from_str(&stdout(&output)).unwrap();
     assert_eq!(document["config"]["bus"][0], "/var/run/salt/master");
-    assert_eq!(document["job_depths"]["socket"], "--socket");
+    assert_eq!(document["origins"]["socket"], "--socket");
 }
 
 #[test]

@@ -31,7 +31,7 @@ fn set_mode(cellar: &Cellar, mode: u32) {
 }
 
 #[test]
-fn doctor_finds_nothing_wrong_with_a_daemon_that_is_well() {
+fn doctor_finds_no_problem_with_a_healthy_daemon() {
     let cellar = Cellar::start();
     set_mode(&cellar, 0o700);
     let output = doctor(&cellar, &[]);
@@ -43,7 +43,7 @@ fn doctor_finds_nothing_wrong_with_a_daemon_that_is_well() {
 }
 
 #[test]
-fn doctor_was_silent_about_a_clock_that_was_set_until_an_administrator_confirms_it() {
+fn doctor_did_not_report_a_clock_step_that_needs_confirmation() {
     let mut cellar = Cellar::start();
     assert!(cellar.terminate());
     // By the store's records, the last run ended 40 days ago.
@@ -103,7 +103,7 @@ fn doctor_reports_spooled_and_lost_entries_and_open_directories() {
 }
 
 #[test]
-fn doctor_was_silent_about_a_state_directory_and_a_key_that_others_can_read() {
+fn doctor_did_not_report_a_readable_state_directory_and_key() {
     use std::os::unix::fs::PermissionsExt as _;
     let cellar = Cellar::start();
     let (config, key) = (cellar.dir.path().join("c.yaml"), cellar.dir.path().join("key.pem"));
@@ -139,7 +139,7 @@ fn doctor_was_silent_about_a_state_directory_and_a_key_that_others_can_read() {
 }
 
 #[test]
-fn doctor_was_silent_about_a_parent_of_the_socket_that_others_can_write_to() {
+fn doctor_did_not_report_a_writable_parent_of_the_socket() {
     use std::os::unix::fs::PermissionsExt as _;
     let dir = tempfile::tempdir().unwrap();
     let outer = dir.path().join("outer");
@@ -159,7 +159,7 @@ fn doctor_was_silent_about_a_parent_of_the_socket_that_others_can_write_to() {
 }
 
 #[test]
-fn doctor_and_status_say_when_the_daemon_speaks_another_version() {
+fn doctor_and_status_report_a_daemon_of_another_version() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("s.sock");
     let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();

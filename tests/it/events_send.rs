@@ -206,12 +206,12 @@ fn events_that_cannot_be_fired_are_rejected_with_the_reason() {
     // A master that accepts events but does not publish them.
     let _publisher = UnixListener::bind(dir.path().join("master_event_pub.ipc")).unwrap();
     let _puller = UnixListener::bind(dir.path().join("master_event_pull.ipc")).unwrap();
-    check(&cellar, &["t"], 75, "do not come out of the bus");
+    check(&cellar, &["t"], 75, "do not appear on the bus");
     assert_eq!(cellar.counter("events_fired"), 0);
 }
 
 #[test]
-fn an_event_that_salt_would_cut_is_refused() {
+fn an_event_that_salt_would_truncate_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let _master = FakeMaster::start(dir.path(), Framing::Len32, Framing::Len32);
     let cellar = Cellar::start_with(&["--bus", dir.path().to_str().unwrap()]);
@@ -233,21 +233,21 @@ fn the_right_to_read_does_not_include_firing() {
     connected(&cellar);
     let open = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(cellar.dir.path(), open).unwrap();
-    let as_nobody = || {
+    let as_unprivileged = || {
         use std::os::unix::process::CommandExt as _;
         let mut command = program();
         command.uid(65534).args(["--socket"]).arg(cellar.socket());
         command.args(["events", "send", "t"]).output().unwrap()
     };
-    let output = as_nobody();
+    let output = as_unprivileged();
     assert!(printed(&output).contains("call `event_send` needs the right `admin`"), "{}", printed(&output));
     assert_eq!(output.status.code(), Some(1));
     // The owner of the publisher's socket is an administrator, and must also own the puller's socket.
     std::os::unix::fs::chown(dir.path().join("master_event_pub.ipc"), Some(65534), None).unwrap();
-    let output = as_nobody();
-    assert!(printed(&output).contains("you may not fire at"), "{}", printed(&output));
+    let output = as_unprivileged();
+    assert!(printed(&output).contains("may not fire events at"), "{}", printed(&output));
     std::os::unix::fs::chown(&master.pull, Some(65534), None).unwrap();
-    let output = as_nobody();
+    let output = as_unprivileged();
     assert!(output.status.success(), "{}", printed(&output));
     assert_eq!(master.next().0, "t");
 }

@@ -114,7 +114,7 @@ fn run(name: &str) {
     assert!(!seeds.is_empty());
     let done = Arc::new(AtomicU64::new(0));
     let counter = done.clone();
-    let (tell, told) = sync_channel(1);
+    let (done_tx, done_rx) = sync_channel(1);
     let worker = move || {
         let give = |input: &[u8], what: &str| {
             present.is(input);
@@ -143,14 +143,14 @@ fn run(name: &str) {
             Ok(())
         };
         // Sending fails only if the test has ended.
-        let _ = tell.send(all());
+        let _ = done_tx.send(all());
     };
     std::thread::Builder::new().name(format!("fuzz-{name}")).spawn(worker).unwrap();
     let mut before = 0;
     let result = loop {
-        match told.recv_timeout(TIMEOUT) {
+        match done_rx.recv_timeout(TIMEOUT) {
             Ok(result) => break result,
-            Err(RecvTimeoutError::Disconnected) => break Err("the thread is gone".to_owned()),
+            Err(RecvTimeoutError::Disconnected) => break Err("the thread has ended".to_owned()),
             Err(RecvTimeoutError::Timeout) => {
                 let now = done.load(Ordering::Relaxed);
                 if now == before {

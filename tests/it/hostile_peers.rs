@@ -11,7 +11,7 @@ use crate::harness::{Cellar, map, read_to_end, wait_for};
 use crate::testing::missing;
 
 /// Sends bytes and returns the last message before the connection is closed.
-fn last_words(cellar: &Cellar, words: &[&[u8]]) -> String {
+fn last_message(cellar: &Cellar, words: &[&[u8]]) -> String {
     let mut stream = UnixStream::connect(cellar.socket()).unwrap();
     for bytes in words {
         stream.write_all(bytes).unwrap();
@@ -31,16 +31,16 @@ fn other_protocols_get_an_error_and_are_disconnected() {
         &[&hello, &[0, 0, 0, 0]],
         &[&hello, &[0, 0, 0, 3], &[0x93, 0x01, 0xa1]],
     ] {
-        let answer = last_words(&cellar, words);
+        let answer = last_message(&cellar, words);
         assert!(answer.contains("protocol"), "{words:x?}: {answer:?}");
     }
     assert_eq!(cellar.counter("peers_dropped"), 5);
 }
 
 #[test]
-fn a_client_of_another_version_learns_the_daemons() {
+fn a_client_of_another_version_gets_the_daemons_version() {
     let cellar = Cellar::start();
-    let answer = last_words(&cellar, &[b"SCWIRE\x00\x63"]);
+    let answer = last_message(&cellar, &[b"SCWIRE\x00\x63"]);
     assert!(answer.contains("server_version") && answer.contains("99"), "{answer:?}");
 }
 
@@ -63,16 +63,16 @@ fn stalled_peers_do_not_block_others() {
         }
     }
     // A peer that sends requests and never reads.
-    let mut deaf = UnixStream::connect(cellar.socket()).unwrap();
-    deaf.write_all(&hello).unwrap();
-    deaf.set_nonblocking(true).unwrap();
+    let mut unread = UnixStream::connect(cellar.socket()).unwrap();
+    unread.write_all(&hello).unwrap();
+    unread.set_nonblocking(true).unwrap();
     for id in 0..10_000 {
-        if deaf.write_all(&request_frame(id, "status", &[0x80])).is_err() {
+        if unread.write_all(&request_frame(id, "status", &[0x80])).is_err() {
             break;
         }
     }
     cellar.ask("status", vec![]);
-    drop((held, deaf));
+    drop((held, unread));
     cellar.ask("status", vec![]);
 }
 
@@ -81,7 +81,7 @@ const GIANT: usize = WIRE_FRAME_BYTES_MAX;
 const SENT: usize = 48 << 20;
 
 #[test]
-fn peers_that_begin_giants_and_leave_cost_one_giant_together_and_then_nothing() {
+fn abandoned_large_frames_use_bounded_memory_and_are_freed() {
     let cellar = Cellar::start();
     let before = memory_kb(&cellar, "VmHWM:");
     // All write as fast as the daemon reads. It reads from one at a time, because the limit allows only one such frame.
@@ -107,11 +107,11 @@ fn peers_that_begin_giants_and_leave_cost_one_giant_together_and_then_nothing() 
     stream.write_all(&request_frame(1, "get_minions", &args)).unwrap();
     assert_eq!(answer(&mut stream)[1], true.into());
     let held = || memory_kb(&cellar, "VmRSS:").saturating_sub(before) * 1024;
-    wait_for("the memory to be given back", || (held() < SENT as u64 / 2).then_some(()));
+    wait_for("the memory to be released", || (held() < SENT as u64 / 2).then_some(()));
 }
 
 #[test]
-fn a_frame_may_have_as_many_bytes_as_the_limit_and_not_one_more() {
+fn a_frame_may_have_exactly_the_maximum_of_bytes() {
     let cellar = Cellar::start();
     let frame_of = |len: usize| {
         let frame = |pad: usize| {
@@ -201,7 +201,7 @@ fn no_number_in_a_call_overflows() {
 }
 
 #[test]
-fn an_entry_may_have_as_many_bytes_as_the_limit_and_not_one_more() {
+fn an_entry_may_have_exactly_the_maximum_of_bytes() {
     const MAX: usize = 64 * 1024;
     let cellar = Cellar::start_configured("store:\n  entry_bytes_max: 64KiB\n", &[]);
     let event = |bytes: usize| {
@@ -252,7 +252,7 @@ fn ten_thousand_connections_are_served_in_bounded_memory() {
         .map(|n| {
             let mut peer = UnixStream::connect(cellar.socket()).unwrap();
             peer.write_all(&preamble()).unwrap();
-            // Every third stops in the middle of a request, and every third says nothing more for now.
+            // Every third stops in the middle of a request, and every third sends nothing further.
             match n % 3 {
                 0 => peer.write_all(&request_frame(1, "prep_jid", &[0x80])[..9]).unwrap(),
                 1 => peer.write_all(&request_frame(1, "prep_jid", &[0x80])).unwrap(),
@@ -288,7 +288,7 @@ fn peers_that_do_not_read_use_bounded_memory_and_do_not_block_others() {
         cellar.ask("event_return", vec![("events", Value::Array(vec![event]))]);
     }
     let before = rss_kb(&cellar);
-    let deaf: Vec<UnixStream> = (0..8)
+    let unread: Vec<UnixStream> = (0..8)
         .map(|_| {
             let mut peer = UnixStream::connect(cellar.socket()).unwrap();
             peer.write_all(&preamble()).unwrap();
@@ -299,17 +299,19 @@ fn peers_that_do_not_read_use_bounded_memory_and_do_not_block_others() {
         })
         .collect();
     // The answers would need 7.5 GiB. Beyond the limit, requests are rejected.
-    wait_for("the bound on answers", || (cellar.counter("calls_failed") > 0).then_some(()));
+    wait_for("the limit on answers", || (cellar.counter("calls_failed") > 0).then_some(()));
     let grown = rss_kb(&cellar).saturating_sub(before);
-    assert!(grown < 1_000_000, "{grown} KiB for answers that nobody reads");
+    assert!(grown < 1_000_000, "{grown} KiB for unread answers");
     let load = map(vec![("jid", "20261121030955505683".into()), ("id", "web1".into()), ("return", 1.into())]);
     cellar.ask("returner", vec![("load", load)]);
-    drop(deaf);
-    wait_for("the answers to be let go of", || cellar.call("events_list", vec![("limit", 1.into())]).ok());
+    drop(unread);
+    wait_for("the memory of the answers to be free", || {
+        cellar.call("events_list", vec![("limit", 1.into())]).ok()
+    });
 }
 
 #[test]
-fn writes_that_come_together_are_acknowledged_each_and_share_syncs() {
+fn concurrent_writes_share_syncs_and_are_acknowledged_individually() {
     const CALLS: u64 = 400;
     let cellar = Cellar::start();
     let mut stream = UnixStream::connect(cellar.socket()).unwrap();
@@ -350,7 +352,7 @@ fn writes_that_come_together_are_acknowledged_each_and_share_syncs() {
 
 #[test]
 #[cfg(debug_assertions)]
-fn eight_workers_that_wait_for_each_call_share_syncs() {
+fn eight_synchronous_workers_share_syncs() {
     const CALLS: u64 = 25;
     let cellar = Cellar::start_on_disk("sync_delay_ms=10");
     let before = cellar.counter("commits");

@@ -162,7 +162,7 @@ fn a_minion_stores_its_own_returns() {
 }
 
 #[test]
-fn a_signed_return_that_salt_cannot_read_hides_no_other_minions_return() {
+fn a_signed_return_unreadable_to_salt_does_not_hide_others() {
     let server = Server::open("");
     let mut connection = server.connect();
     assert_eq!(post(&mut connection, "b", &signer("minion-b.pem"), &returned("b", vec![])), Ok(Value::Nil));
@@ -201,9 +201,9 @@ fn unauthenticated_batches_are_rejected_and_counted() {
         }
         assert_eq!(server.counter(counter), before + 1, "{counter}");
     };
-    check("a", &b, now(), "signature", "https_signatures_bad", &["the master accepted for minion a"]);
+    check("a", &b, now(), "signature", "https_signatures_bad", &["the accepted key of minion a"]);
     let unknown = "https_keys_not_accepted";
-    check("stranger", &a, now(), "not_accepted", unknown, &["stranger", "unknown", "salt-key"]);
+    check("unlisted", &a, now(), "not_accepted", unknown, &["unlisted", "unknown", "salt-key"]);
     check("waits", &a, now(), "not_accepted", unknown, &["pending"]);
     check("turned-down", &a, now(), "not_accepted", unknown, &["rejected"]);
     check("another", &a, now(), "not_accepted", unknown, &["denied"]);
@@ -212,13 +212,13 @@ fn unauthenticated_batches_are_rejected_and_counted() {
     check("a", &a, Micros(0), "clock", "https_clocks_off", &["minion a shows 1970-", &year, "300 s"]);
     check("a", &a, Micros(now().0 + HOUR), "clock", "https_clocks_off", &["minion a shows"]);
     check("a", &a, Micros(i64::MAX), "clock", "https_clocks_off", &["9223372036854775807 microseconds"]);
-    check("../minions/a", &a, now(), "protocol", "https_malformed", &["can name a file"]);
+    check("../minions/a", &a, now(), "protocol", "https_malformed", &["a valid file name"]);
     assert_eq!(server.stored(), [""; 0]);
     assert!(server.cellar.log().contains("minions/broken"), "{}", server.cellar.log());
 }
 
 #[test]
-fn a_batch_is_good_once_and_on_its_connection_only() {
+fn a_batch_is_valid_once_and_only_on_its_connection() {
     let mut server = Server::open("");
     let key = signer("minion-a.pem");
     let mut connection = server.connect();
@@ -279,7 +279,7 @@ fn a_batch_signed_for_another_certificate_is_refused() {
 }
 
 #[test]
-fn a_key_counts_from_when_it_is_accepted_until_it_is_deleted() {
+fn a_key_is_valid_from_acceptance_to_deletion() {
     let server = Server::open("");
     let (a, b) = (signer("minion-a.pem"), signer("minion-b.pem"));
     let mut connection = server.connect();
@@ -320,7 +320,7 @@ fn a_retry_after_a_lost_answer_is_stored_once() {
 }
 
 #[test]
-fn a_minion_does_nothing_but_store_its_own_returns() {
+fn a_minion_can_only_store_its_own_returns() {
     let server = Server::open("");
     let key = signer("minion-a.pem");
     let mut connection = server.connect();
@@ -369,7 +369,7 @@ fn a_minions_return_is_not_an_event_and_has_no_future_time() {
     assert!(job["returns"][0]["time"].as_i64().unwrap() <= now().0);
 }
 
-/// A jid that spells a time.
+/// A jid that contains a time.
 fn jid_at(at: i64) -> String {
     saltcellar::model::stamped_jid(Micros(at))
 }
@@ -383,7 +383,7 @@ fn returned_for(jid: &str, more: Vec<(&str, Value)>) -> Vec<u8> {
 }
 
 #[test]
-fn a_minion_cannot_make_up_a_job_of_the_master() {
+fn a_minion_cannot_forge_a_job_of_the_master() {
     let server = Server::open("");
     let (jid, key) = (jid_at(now().0 - HOUR), signer("minion-a.pem"));
     let kept = vec![
@@ -424,10 +424,10 @@ fn a_minion_cannot_make_up_a_job_of_the_master() {
         pairs.sort_by_key(|(key, _)| key.to_string());
         pairs
     };
-    assert_eq!(sorted(&body), sorted(&map(expected)), "of a key that comes twice the first");
+    assert_eq!(sorted(&body), sorted(&map(expected)), "the first of two equal keys");
     let row = &server.cellar.ask("jobs_list", vec![])["jobs"][0];
     assert_eq!((row["jid"].as_str(), row["user"].as_str().unwrap_or("")), (Some(jid.as_str()), ""));
-    assert_eq!(row["tgt"].as_str(), Some("a"), "the one minion that is known to have run it");
+    assert_eq!(row["tgt"].as_str(), Some("a"), "the only minion known to have run it");
 }
 
 #[test]
@@ -466,7 +466,7 @@ fn returns_of_real_minions_are_stored_unchanged() {
 }
 
 #[test]
-fn a_minion_cannot_put_its_jobs_on_top_of_every_list() {
+fn a_minion_cannot_forge_a_future_jid() {
     let mut server = Server::open("");
     let key = signer("minion-a.pem");
     let refused = server.counter("calls_refused");
@@ -511,7 +511,7 @@ fn a_minion_cannot_put_its_jobs_on_top_of_every_list() {
 }
 
 #[test]
-fn a_batch_has_as_many_calls_as_the_limit_and_not_one_more() {
+fn a_batch_may_have_exactly_the_maximum_of_calls() {
     let server = Server::open("");
     let key = signer("minion-a.pem");
     let batch = |from: i64, calls: i64| -> Vec<u8> {
@@ -529,13 +529,13 @@ fn a_batch_has_as_many_calls_as_the_limit_and_not_one_more() {
 }
 
 #[test]
-fn a_batch_has_as_many_bytes_as_the_limit_and_not_one_more() {
+fn a_batch_may_have_exactly_the_maximum_of_bytes() {
     use saltcellar::limits::WIRE_FRAME_BYTES_MAX;
     let server = Server::open("");
     let key = signer("minion-a.pem");
     let response = |len: usize| {
         let mut connection = server.connect();
-        // The content is irrelevant: only short enough payloads are read.
+        // The content is irrelevant: only payloads within the limit are read.
         let sealed = connection.sealed("a", &key, now(), &vec![0xff; len]).unwrap();
         let envelope = sealed.len() - len;
         let head = format!("POST /v1/batch HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", sealed.len());
@@ -553,7 +553,7 @@ fn a_batch_has_as_many_bytes_as_the_limit_and_not_one_more() {
 }
 
 #[test]
-fn a_minion_imports_nothing() {
+fn a_minion_cannot_import() {
     let server = Server::open("");
     let frame = returned("a", vec![("import", true.into()), ("at", 0.into())]);
     let (code, words) = post(&mut server.connect(), "a", &signer("minion-a.pem"), &frame).unwrap_err();
@@ -682,11 +682,11 @@ fn invalid_batches_are_rejected_with_an_error() {
     let mut connection = server.connect();
     let whole = connection.sealed("a", &key, now(), &returned("a", vec![])).unwrap();
     let answer = connection.post(&whole[..whole.len() - 1]).unwrap();
-    assert!(first(&answer).unwrap_err().1.contains("the envelope says"), "{answer:?}");
+    assert!(first(&answer).unwrap_err().1.contains("the envelope announces"), "{answer:?}");
     let mut connection = server.connect();
     let mut longer = connection.sealed("a", &key, now(), &returned("a", vec![])).unwrap();
     longer.push(0);
-    assert!(first(&connection.post(&longer).unwrap()).unwrap_err().1.contains("goes on after"));
+    assert!(first(&connection.post(&longer).unwrap()).unwrap_err().1.contains("continues after"));
     assert_eq!(server.counter("https_malformed"), 12);
     // A single entry that is too large, and a batch with too large a length: rejected before it is sent.
     let big = returned("a", vec![("x", Value::from("x".repeat(10)))]);
@@ -746,7 +746,7 @@ fn peers_without_tls_get_an_error_and_half_open_ones_do_not_block_others() {
     assert_eq!(post(&mut server.connect(), "a", &key, &returned("a", vec![])), Ok(Value::Nil));
     wait_for("the failed handshake", || (server.counter("https_handshakes_failed") > 0).then_some(()));
     drop((held, stopped, garbage));
-    wait_for("all to be let go", || (server.status("peers") == 0.into()).then_some(()));
+    wait_for("all to be disconnected", || (server.status("peers") == 0.into()).then_some(()));
 }
 
 #[test]
@@ -756,7 +756,7 @@ fn a_new_certificate_is_loaded_and_a_bad_one_is_not() {
     let mut before = server.connect();
     let shown = *before.certificate();
     std::fs::write(dir.join("tls.pem"), "no certificate at all").unwrap();
-    let state = wait_for("the bad one to be seen", || {
+    let state = wait_for("the invalid certificate in the status", || {
         Some(server.state()).filter(|state| state.contains("previous certificate"))
     });
     assert!(state.contains("tls.pem") && server.counter("https_certificates_bad") > 0, "{state}");
@@ -772,7 +772,7 @@ fn a_new_certificate_is_loaded_and_a_bad_one_is_not() {
 #[test]
 fn an_expired_certificate_is_refused_by_minions_and_counted() {
     let server = Server::open_with("expired", "");
-    wait_for("the date to be told", || {
+    wait_for("the date in the log", || {
         server.cellar.log().contains("expired=\"2020-02-01T00:00:00").then_some(())
     });
     server.cellar.counted("https_certificates_expired", 1);
@@ -788,12 +788,12 @@ fn a_daemon_without_a_valid_certificate_runs_and_reports_the_reason() {
     // The key of another certificate.
     std::fs::write(dir.join("tls.key"), data("renewed.key")).unwrap();
     // The daemon may read a half-written file and retry.
-    wait_for("it to be seen", || server.state().contains("do not fit").then_some(()));
+    wait_for("the mismatch in the status", || server.state().contains("do not match").then_some(()));
     assert!(server.counter("https_certificates_bad") > 0);
     let mut server = server;
     assert!(server.cellar.terminate());
     server.cellar.restart();
-    wait_for("the word", || server.state().starts_with("no certificate: ").then_some(()));
+    wait_for("the reason in the status", || server.state().starts_with("no certificate: ").then_some(()));
     let mut stream = TcpStream::connect(std::net::SocketAddr::from(([127, 0, 0, 1], server.port()))).unwrap();
     let _ = stream.read(&mut [0]);
     wait_for("the peer to be counted", || (server.counter("https_peers_rejected") > 0).then_some(()));
@@ -818,7 +818,7 @@ fn a_daemon_runs_without_https_if_its_port_is_in_use() {
     std::fs::write(dir.path().join("c.yaml"), config).unwrap();
     put_certificate(dir.path(), "server");
     let second = Server { cellar: Cellar::start_in(dir, &["--config", "DIR/c.yaml"]) };
-    wait_for("the word", || second.state().starts_with("cannot listen: ").then_some(()));
+    wait_for("the reason in the status", || second.state().starts_with("cannot listen: ").then_some(()));
     drop(server);
     wait_for("the port to be free", || (second.state() == "open").then_some(()));
 }
@@ -875,7 +875,7 @@ fn peers_that_never_read_answers_use_bounded_memory_and_do_not_block_others() {
     let mut honest = server.connect();
     let large = returned("a", vec![]);
     assert_eq!(post(&mut honest, "a", &key, &large), Ok(Value::Nil));
-    // An answer of 4 MiB, many times larger than what asks for it.
+    // An answer of 4 MiB, many times larger than its request.
     let other = "20261121031733650864";
     let load = map(vec![
         ("id", "a".into()),
@@ -891,10 +891,10 @@ fn peers_that_never_read_answers_use_bounded_memory_and_do_not_block_others() {
     };
     let before = rss();
     let questions: Vec<u8> = (0..3).flat_map(|_| call("get_jid", vec![("jid", other.into())])).collect();
-    let mut deaf = Vec::new();
+    let mut unread = Vec::new();
     for n in 0..PEERS {
         // Each is a different minion, because pending data per minion is limited.
-        let id = format!("deaf-{n}");
+        let id = format!("unread-{n}");
         server.accept(&id, "minion-a.pub");
         let mut peer = server.connect();
         for _ in 0..BATCHES {
@@ -906,23 +906,23 @@ fn peers_that_never_read_answers_use_bounded_memory_and_do_not_block_others() {
                 break;
             }
         }
-        deaf.push(peer);
+        unread.push(peer);
     }
     // The answers need 3 GB, 768 MB of it at once. Answers up to the limit are sent, and not read.
-    wait_for("the bound on answers", || (server.counter("https_overloaded") > 0).then_some(()));
+    wait_for("the limit on answers", || (server.counter("https_overloaded") > 0).then_some(()));
     let mut most = 0;
     for n in 0..20 {
         let frame = returned("b", vec![("at", Value::from(n))]);
         let key = signer("minion-b.pem");
         let mut other = server.connect();
-        assert_eq!(post(&mut other, "b", &key, &frame), Ok(Value::Nil), "the source goes on for others");
+        assert_eq!(post(&mut other, "b", &key, &frame), Ok(Value::Nil), "the source still serves others");
         most = most.max(rss());
     }
     let grown = most.saturating_sub(before);
-    assert!(grown < 400 * 1024, "{grown} kB for answers that nobody reads");
-    println!("{grown} kB more for answers that nobody reads");
+    assert!(grown < 400 * 1024, "{grown} kB for unread answers");
+    println!("{grown} kB more for unread answers");
     assert_eq!(post(&mut honest, "a", &key, &large), Ok(Value::Nil));
-    drop(deaf);
+    drop(unread);
     assert_eq!(server.stored(), ["a", "b"]);
 }
 

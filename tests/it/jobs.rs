@@ -98,7 +98,7 @@ fn a_job_is_summarised_with_its_missing_minions() {
     answer(&cellar, LATER, "web1", "cmd.run", &json!("all there"), 0);
     let rows = text(&cellar, &["jobs", "missing"]);
     assert!(rows.lines().nth(1).unwrap().ends_with("2/3        1  web3"), "{rows}");
-    assert_eq!(rows.lines().count(), 2, "a head, and the only job that somebody has not answered: {rows}");
+    assert_eq!(rows.lines().count(), 2, "a head, and the only job with a missing answer: {rows}");
     assert_eq!(document(&cellar, &["jobs", "missing", JID])["missing"], json!(["web3"]));
     let shown = text(&cellar, &["jobs", "show", JID]);
     assert!(shown.contains("returned  2 of 3, 1 failed\nretcodes  0: 1, 2: 1\ntook      "), "{shown}");
@@ -170,7 +170,7 @@ fn jobs_are_found_by_result() {
 #[test]
 fn jobs_of_every_kind_are_shown() {
     let cellar = Cellar::start();
-    // A syndic names minions of its own.
+    // A syndic reports additional minions.
     publish(&cellar, JID, "test.ping", &["web1"]);
     let named =
         vec![("jid", JID.into()), ("minions", value(&json!(["far1"]))), ("syndic_id", "syndic".into())];
@@ -226,7 +226,7 @@ fn jobs_of_every_kind_are_shown() {
     assert_eq!((&job["expected"], &job["missing_count"]), (&Json::Null, &Json::Null));
     assert!(text(&cellar, &["jobs", "show", "nightly-7"]).contains("returned  1, 0 failed\n"));
     assert_eq!(listed(&cellar, &["--jid", "night"]), ["nightly-7"]);
-    assert_eq!(listed(&cellar, &["--since", "2100-01-01"]), [""; 0], "it came today");
+    assert_eq!(listed(&cellar, &["--since", "2100-01-01"]), [""; 0], "it arrived today");
 }
 
 /// The result of a runner as passed by Salt 3008.3 to `save_load` and `returner`.
@@ -243,7 +243,7 @@ fn store_runner(cellar: &Cellar, load: &Json) {
 }
 
 #[test]
-fn an_orchestration_and_the_jobs_it_started_know_each_other() {
+fn an_orchestration_and_its_jobs_are_linked() {
     let cellar = Cellar::start();
     let (nested, deep, alone) = ("20261121054729000001", "20261121054729000002", "20261121054729000003");
     let step = |num: u64, name: &str, jid: &str| {
@@ -273,9 +273,9 @@ fn an_orchestration_and_the_jobs_it_started_know_each_other() {
     assert_eq!(
         (&job["failed"], &job["retcodes"]),
         (&json!(1), &json!({"$map": [[1, 1]]})),
-        "as it says inside"
+        "as its data states"
     );
-    assert_eq!(show(&cellar, nested)["parent"], json!(JID), "it says so itself");
+    assert_eq!(show(&cellar, nested)["parent"], json!(JID), "named in its own load");
     assert_eq!(show(&cellar, deep)["parent"], json!(nested), "the nearest one");
     assert_eq!(show(&cellar, LATER)["parent"], json!(JID));
     assert_eq!(show(&cellar, alone).get("parent"), None);
@@ -375,7 +375,7 @@ fn states_are_rows_and_runs_are_compared() {
              ! nginx (service.running): ok -> failed\n        \
                  The service\n\
          \n\
-         web2: another return\n    \
+         web2: different return\n    \
              ~ nginx (service.running): changed -> ok\n        \
                  - nginx: true\n"
     );
@@ -392,7 +392,7 @@ fn states_are_rows_and_runs_are_compared() {
     assert_eq!(cli(&cellar, &["jobs", "diff", LATER, "--exit-code"]).status.code(), Some(1));
     let same = cli(&cellar, &["jobs", "diff", JID, JID, "--exit-code"]);
     assert_eq!(same.status.code(), Some(0));
-    assert!(stdout(&same).ends_with("no minion's answer differs\n"));
+    assert!(stdout(&same).ends_with("no differences\n"));
     let first = cli(&cellar, &["jobs", "diff", JID]);
     assert_eq!(first.status.code(), Some(1));
     assert!(stderr(&first).contains("no earlier run of job"), "{}", stderr(&first));
@@ -420,7 +420,7 @@ fn a_job_of_many_minions_is_read_in_pages() {
     let ids = page["returns"].as_array().unwrap().iter().map(|answer| answer["minion"].as_str().unwrap());
     assert!(ids.eq(["web1201", "web1202", "web1203"]));
     assert_eq!((page["more"].as_bool(), page["next"].as_str()), (Some(true), Some("web1203")));
-    assert_eq!(page["returned"].as_u64(), Some(2_500), "the sums are those of the whole job");
+    assert_eq!(page["returned"].as_u64(), Some(2_500), "totals of the whole job");
     let last = cellar.ask("job_show", vec![("jid", JID.into()), ("after", "web2498".into())]);
     assert_eq!((last["more"].as_bool(), last["returns"].as_array().unwrap().len()), (Some(false), 1));
     let cached = cellar.ask("get_jid", vec![("jid", JID.into())]);
@@ -457,7 +457,7 @@ fn a_job_is_watched_until_all_minions_have_returned() {
     assert_eq!(lines.next().unwrap(), "2/2 returned, 1 failed");
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
-    assert_eq!(stderr(&output), "saltcellar: failed to watch the job succeed: 1 of 2 failed\n");
+    assert_eq!(stderr(&output), "saltcellar: 1 of 2 minions failed\n");
 
     // Not all minions return.
     publish(&cellar, LATER, "cmd.run", &["web1", "web2"]);
@@ -479,7 +479,7 @@ fn a_job_is_watched_until_all_minions_have_returned() {
     );
     let output = cli(&cellar, &["jobs", "watch", "7", "--timeout", "1s"]);
     assert_eq!(output.status.code(), Some(1));
-    assert_eq!(stderr(&output), "saltcellar: failed to watch the job: no job 7 is known\n");
+    assert_eq!(stderr(&output), "saltcellar: failed to watch the job: unknown job 7\n");
 }
 
 #[test]

@@ -24,7 +24,7 @@ fn returned(cellar: &Cellar, n: u64) -> Value {
 }
 
 #[test]
-fn every_acknowledged_return_is_there_after_kill_9() {
+fn every_acknowledged_return_survives_kill_9() {
     let mut cellar = Cellar::start();
     let mut acknowledged = 0;
     for round in 0..5 {
@@ -57,7 +57,7 @@ fn a_graceful_stop_answers_received_calls_and_removes_the_socket() {
 }
 
 #[test]
-fn a_second_daemon_on_the_same_directory_names_the_first() {
+fn a_second_daemon_on_a_directory_reports_the_first() {
     let cellar = Cellar::start();
     let output = serve_command(cellar.dir.path()).output().unwrap();
     let words = stderr(&output);
@@ -78,17 +78,17 @@ fn a_directory_of_another_format_is_refused_by_both_versions() {
 }
 
 #[test]
-fn a_socket_left_behind_is_replaced_and_anything_else_is_left_alone() {
+fn a_stale_socket_is_replaced_and_other_files_are_kept() {
     let mut cellar = Cellar::start();
     cellar.kill();
     assert!(cellar.socket().exists());
     cellar.restart();
     assert_eq!(fs::metadata(cellar.socket()).unwrap().permissions().mode() & 0o777, 0o660);
     assert!(cellar.terminate());
-    fs::write(cellar.socket(), "somebody's notes").unwrap();
+    fs::write(cellar.socket(), "a user's notes").unwrap();
     let output = serve_command(cellar.dir.path()).output().unwrap();
     assert!(stderr(&output).contains("is not a socket"), "{}", stderr(&output));
-    assert_eq!(fs::read_to_string(cellar.socket()).unwrap(), "somebody's notes");
+    assert_eq!(fs::read_to_string(cellar.socket()).unwrap(), "a user's notes");
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn a_stuck_appender_stops_the_watchdog_notifications() {
         .unwrap();
     let beats = || {
         let log = fs::read_to_string(dir.path().join("log")).unwrap();
-        log.lines().filter(|line| line.contains("the watchdog is not fed")).count()
+        log.lines().filter(|line| line.contains("not feeding the watchdog")).count()
     };
     // Read continuously, because the daemon would block on a full socket.
     wait_for("the stuck appender to be noticed", || {
@@ -155,7 +155,7 @@ fn a_stuck_appender_stops_the_watchdog_notifications() {
     });
     fed();
     let before = beats();
-    wait_for("more beats", || (beats() > before + 5).then_some(()));
+    wait_for("more watchdog notifications", || (beats() > before + 5).then_some(()));
     let fed_while_stuck = fed();
     drop(child);
     assert!(call.join().unwrap().is_err(), "the disk held the appender up all the time");
@@ -179,19 +179,19 @@ fn a_world_writable_socket_directory_is_rejected() {
 #[test]
 fn a_world_accessible_socket_directory_is_reported() {
     let mut cellar = Cellar::start();
-    let mut told_after_start_with = |mode| {
+    let mut logged_after_start_with = |mode| {
         assert!(cellar.terminate());
         fs::set_permissions(cellar.dir.path(), fs::Permissions::from_mode(mode)).unwrap();
         let before = cellar.log().len();
         cellar.restart();
         cellar.log()[before..].contains("anyone can enter the socket's directory")
     };
-    assert!(!told_after_start_with(0o700));
-    assert!(told_after_start_with(0o755));
+    assert!(!logged_after_start_with(0o700));
+    assert!(logged_after_start_with(0o755));
 }
 
 #[test]
-fn a_directory_that_is_made_for_the_socket_is_closed_to_others() {
+fn a_directory_created_for_the_socket_is_closed_to_others() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("made/s.sock");
     let mut command = crate::fake_daemon::program();

@@ -136,7 +136,7 @@ fn a_tree_of_salts_job_cache_survives_import_and_export_unchanged() {
     assert_eq!((&job["fun"], &job["endtime"]), (&"test.ping".into(), &"2026, Nov 01 12:00:09.000000".into()));
     let answer = &job["returns"][1];
     assert_eq!((&answer["time"], &answer["out"]), (&LATER.into(), &"highstate".into()));
-    assert_eq!(answer["fun"], "test.ping".into(), "the function of the load");
+    assert_eq!(answer["fun"], "test.ping".into(), "as in the load");
     assert_eq!(cellar.ask("get_jid", vec![("jid", "20261101120000000002".into())]), map(vec![]), "nocache");
 
     let output = run(&cellar, &["import", "local_cache", cellar.dir.path().to_str().unwrap()]);
@@ -316,7 +316,7 @@ fn lines(path: &Path) -> Vec<Json> {
 }
 
 #[test]
-fn exported_json_lines_are_imported_as_the_same_entries() {
+fn exported_json_lines_import_as_the_same_entries() {
     let (one, two) = (Cellar::start(), Cellar::start());
     fill(&one);
     let (first, second) = (one.dir.path().join("1.jsonl"), one.dir.path().join("2.jsonl"));
@@ -353,7 +353,7 @@ fn exported_json_lines_are_imported_as_the_same_entries() {
     }
     let jobs = one.dir.path().join("jobs.jsonl");
     export(&one, &jobs, &[]);
-    assert_eq!(lines(&jobs).len(), 1 + 8, "without entries of no job");
+    assert_eq!(lines(&jobs).len(), 1 + 8, "without entries that belong to no job");
     let refused = run(&one, &["export", "jsonl", jobs.to_str().unwrap()]);
     assert_eq!(refused.status.code(), Some(1), "the file exists");
 
@@ -417,7 +417,7 @@ fn an_export_does_not_change_foreign_files() {
     fill(&cellar);
     let dir = cellar.dir.path().join("jobs");
     let tree = Tree(dir.clone());
-    tree.put(JID, "jid", b"of someone");
+    tree.put(JID, "jid", b"of another user");
     let to = dir.to_str().unwrap();
     let output = run(&cellar, &["export", "local_cache", to]);
     assert_eq!(output.status.code(), Some(1));
@@ -430,7 +430,7 @@ fn an_export_does_not_change_foreign_files() {
         "{}",
         stderr(&output)
     );
-    assert_eq!(fs::read(tree.job_dir(JID).join("jid")).unwrap(), b"of someone");
+    assert_eq!(fs::read(tree.job_dir(JID).join("jid")).unwrap(), b"of another user");
 
     // A killed export resumes in its directory, and restarts the incomplete job.
     let dir = cellar.dir.path().join("new");
@@ -477,7 +477,7 @@ esac
 "#;
 
 #[test]
-fn tables_of_pgjsonb_are_imported_through_psql() {
+fn the_tables_of_pgjsonb_are_imported_through_psql() {
     let cellar = Cellar::start();
     // The daemon has stored one of the returns itself, with types that JSON lacks.
     let answer = Value::Map(vec![("b".into(), Value::from(1.0)), (1.into(), Value::Binary(b"x".to_vec()))]);
@@ -509,18 +509,14 @@ fn tables_of_pgjsonb_are_imported_through_psql() {
         stderr(&output).contains("salt_events, 3") && stderr(&output).contains("salt_returns, free of web1")
     );
     let job = cellar.ask("job_show", vec![("jid", JID.into())]);
-    assert_eq!(
-        job["returns"][0]["return"][Value::from("b").as_str().unwrap()],
-        1.0.into(),
-        "the stored return"
-    );
+    assert_eq!(job["returns"][0]["return"][Value::from("b").as_str().unwrap()], 1.0.into(), "unchanged");
     assert_eq!(
         (&job["returns"][1]["time"], &job["returns"][1]["duplicates"]),
         (&1_793_534_407_600_000_u64.into(), &0.into())
     );
     let entries = cellar.ask("entries", vec![("jid", JID.into())]);
     let load = entries["entries"].as_array().unwrap().iter().find(|entry| entry["kind"] == "load".into());
-    assert_eq!(load.unwrap()["time"], 1_793_534_400_000_001_u64.into(), "the time in the jid");
+    assert_eq!(load.unwrap()["time"], 1_793_534_400_000_001_u64.into(), "the time of its jid");
     let events = cellar.ask("events_list", vec![("tag", "my/tag".into())]);
     assert_eq!(events["events"][0]["data"]["text"], "a\\b\tc\n\u{fc}".into());
     let output = import("host=db dbname=salt");

@@ -68,7 +68,7 @@ fn run(cellar: &Cellar, args: &[&str]) -> std::process::Output {
 }
 
 #[test]
-fn the_state_directory_was_readable_by_others_inside_a_directory_that_was_there() {
+fn the_state_directory_in_an_existing_parent_was_readable_by_others() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("state")).unwrap();
     set_mode(&dir.path().join("state"), 0o755);
@@ -87,7 +87,7 @@ fn the_state_directory_was_readable_by_others_inside_a_directory_that_was_there(
 }
 
 #[test]
-fn the_group_of_the_socket_reads_the_state_directory_and_no_more() {
+fn the_group_of_the_socket_may_only_read_the_state_directory() {
     let cellar = Cellar::start_configured("socket_group: root\n", &[]);
     filled(&cellar);
     assert_eq!(open_to(&cellar.state_dir(), 0o027), []);
@@ -107,7 +107,7 @@ fn a_directory_with_other_files_keeps_its_permissions_and_is_reported() {
     let cellar = Cellar::start_on(dir);
     assert_eq!((mode(&state), mode(&state.join("web site.html"))), (0o755, 0o644));
     assert_eq!(open_to(&state.join("log"), 0o077), []);
-    assert!(cellar.log().contains("holds other files"), "{}", cellar.log());
+    assert!(cellar.log().contains("contains foreign files"), "{}", cellar.log());
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn place_of_a_job(cellar: &Cellar) -> String {
 }
 
 #[test]
-fn an_export_followed_a_link_in_the_tree_that_it_wrote_to() {
+fn an_export_followed_a_link_in_its_target_tree() {
     let cellar = Cellar::start();
     filled(&cellar);
     let top = place_of_a_job(&cellar);
@@ -156,7 +156,7 @@ fn an_export_followed_a_link_in_the_tree_that_it_wrote_to() {
         assert!(found.len() == 2 && elsewhere.join("kept").exists(), "{what}: {found:?}");
     };
     // Each directory of the tree in turn, and the file of a job.
-    for link in [&top, ".saltcellar-export", ".saltcellar-export/making", ".saltcellar-export/making/job"] {
+    for link in [&top, ".saltcellar-export", ".saltcellar-export/partial", ".saltcellar-export/partial/job"] {
         let jobs = tempfile::tempdir_in(cellar.dir.path()).unwrap();
         let _ = fs::remove_dir_all(&elsewhere);
         fs::create_dir(&elsewhere).unwrap();

@@ -15,7 +15,7 @@ const KEY: &str = "Nk3xqbMO0VDm2pSQ5t8c+ZxwYgE1/LrHfA7iKuTeJ94Bd6vPoWsCXyGzRjUhF
 
 /// The kinds of entries that a source accepts.
 #[derive(Clone, Copy, PartialEq)]
-enum Takes {
+enum Accepts {
     Events,
     Returns,
     /// Never filtered, because Salt reads them.
@@ -31,19 +31,19 @@ struct Sources {
 }
 
 /// Every source, and the entries it accepts.
-const SOURCES: [(&str, Takes); 12] = [
-    ("bus", Takes::Events),
-    ("event_return", Takes::Events),
-    ("event_return-replayed", Takes::Events),
-    ("zeromq", Takes::Events),
-    ("import", Takes::Events),
-    ("returner", Takes::Returns),
-    ("returner-replayed", Takes::Returns),
-    ("https", Takes::Returns),
-    ("https-replayed", Takes::Returns),
-    ("save_load", Takes::Loads),
-    ("save_load-replayed", Takes::Loads),
-    ("save_reg", Takes::Registers),
+const SOURCES: [(&str, Accepts); 12] = [
+    ("bus", Accepts::Events),
+    ("event_return", Accepts::Events),
+    ("event_return-replayed", Accepts::Events),
+    ("zeromq", Accepts::Events),
+    ("import", Accepts::Events),
+    ("returner", Accepts::Returns),
+    ("returner-replayed", Accepts::Returns),
+    ("https", Accepts::Returns),
+    ("https-replayed", Accepts::Returns),
+    ("save_load", Accepts::Loads),
+    ("save_load-replayed", Accepts::Loads),
+    ("save_reg", Accepts::Registers),
 ];
 
 impl Sources {
@@ -73,7 +73,7 @@ impl Sources {
             "zeromq" => {
                 let mut data = Vec::new();
                 rmpv::encode::write_value(&mut data, &value).unwrap();
-                self.push.say(&message(&[tag.as_bytes(), b"\n\n", &data]));
+                self.push.send(&message(&[tag.as_bytes(), b"\n\n", &data]));
             }
             "import" => {
                 let file = self.dir.path().join("import.jsonl");
@@ -141,17 +141,17 @@ fn filters_and_redaction_hold_for_every_source_and_the_master_s_key_needs_no_rul
         let kept =
             map(vec![("password", text("password").into()), ("text", format!("{source}: {KEY}!").into())]);
         sources.send(source, (&format!("probe/{source}/kept"), &jid(1), "probe.kept"), kept);
-        if matches!(takes, Takes::Events | Takes::Returns) {
+        if matches!(takes, Accepts::Events | Accepts::Returns) {
             let dropped = map(vec![("text", text("dropped").into())]);
             sources.send(source, (&format!("probe/{source}/dropped"), &jid(2), "probe.dropped"), dropped);
         }
-        if *takes == Takes::Events {
+        if *takes == Accepts::Events {
             let request = map(vec![("key", text("another master's key").into())]);
             let tag = format!("salt/run/{}/salt/reactors/manage/{source}", jid(3));
             sources.send(source, (&tag, "", ""), request);
         }
     }
-    let expected: u64 = SOURCES.iter().map(|(_, takes)| 1 + u64::from(*takes == Takes::Events)).sum();
+    let expected: u64 = SOURCES.iter().map(|(_, takes)| 1 + u64::from(*takes == Accepts::Events)).sum();
     let cellar = &mut sources.server.cellar;
     wait_for("the store", || (cellar.counter("entries_stored") >= expected).then_some(()));
     assert_eq!(cellar.counter("entries_redacted"), SOURCES.len() as u64, "by the rule");
@@ -162,7 +162,7 @@ fn filters_and_redaction_hold_for_every_source_and_the_master_s_key_needs_no_rul
         let blank = format!("[redacted]{}", "*".repeat(KEY.len() - 10));
         assert!(
             stored.contains(&format!("{source}: {blank}!")),
-            "{source}: nothing is stored, or it is not blanked"
+            "{source}: nothing is stored, or it is not redacted"
         );
         for secret in ["password", "dropped", "another master's key"] {
             assert!(!stored.contains(&format!("{secret} by {source}")), "{secret} by {source} is stored");
@@ -232,7 +232,7 @@ fn redact_keys(dir: &Path, more: &[&str]) -> (Option<i32>, serde_json::Value) {
 }
 
 #[test]
-fn keys_in_an_existing_store_are_found_and_replaced_and_nothing_else_changes() {
+fn only_keys_in_an_existing_store_are_found_and_replaced() {
     let dir = tempfile::tempdir().unwrap();
     put_key(dir.path(), KEY);
     std::fs::write(
@@ -249,7 +249,7 @@ fn keys_in_an_existing_store_are_found_and_replaced_and_nothing_else_changes() {
 
     let (code, found) = redact_keys(dir.path(), &["--dry-run"]);
     assert_eq!((code, &found["entries"]), (Some(1), &5.into()), "{found}");
-    assert_eq!(unpacked(&state), before, "only looked at");
+    assert_eq!(unpacked(&state), before, "a dry run changes nothing");
     let (code, found) = redact_keys(dir.path(), &[]);
     assert_eq!((code, &found["entries"]), (Some(0), &5.into()), "{found}");
     assert!(found["segments_affected"].as_u64() < found["segments"].as_u64(), "{found}");

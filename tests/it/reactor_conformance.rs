@@ -1,11 +1,11 @@
-//! Cases of what Salt made of configurations, files and events, played through the pipeline.
+//! Cases recorded with Salt: configurations, files and events, run through the pipeline.
 
 use std::path::PathBuf;
 
 use saltcellar::reactor::conformance::{ConformanceOptions, run};
 
-/// The cases of the project, and those of the directories that `REACTOR_CASES` names (colons between). Cases that need Salt's own
-/// Python count only if `SALTCELLAR_SALT_PYTHON` names one.
+/// The cases of the project, and those of the directories in `REACTOR_CASES` (separated by colons). Cases that need Salt's own Python
+/// count only if `SALTCELLAR_SALT_PYTHON` is set.
 #[test]
 fn every_case_matches_salt() {
     let data = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data");
@@ -15,18 +15,18 @@ fn every_case_matches_salt() {
     }
     let options =
         ConformanceOptions { salt_python: std::env::var_os("SALTCELLAR_SALT_PYTHON").map(PathBuf::from) };
-    let report = run(&dirs, &options, |verdict| {
-        if !verdict.passed() {
-            println!("{verdict}");
+    let report = run(&dirs, &options, |result| {
+        if !result.passed() {
+            println!("{result}");
         }
     })
     .unwrap();
     println!("{}", report.summary());
-    assert!(report.verdicts.len() >= 400, "cases are missing");
+    assert!(report.results.len() >= 400, "cases are missing");
     let failing: Vec<&str> = report
         .failing()
-        .filter(|verdict| options.salt_python.is_some() || verdict.needs_salt.is_none())
-        .map(|verdict| verdict.id.as_str())
+        .filter(|result| options.salt_python.is_some() || result.needs_salt.is_none())
+        .map(|result| result.id.as_str())
         .collect();
     assert!(failing.is_empty(), "{failing:?}");
     let need_salt = report.failing().count();

@@ -45,7 +45,7 @@ fn put(lab: &Lab, file: &str, text: &str) {
 const BAD: &str = "# one\n# two\n{{ nothing.here }}\n";
 
 #[test]
-fn a_reaction_that_cannot_be_rendered_is_failed_and_not_done() {
+fn a_reaction_that_cannot_be_rendered_is_failed() {
     let master = FakeMaster::start();
     let files = [("bad.sls", BAD)];
     let mut lab = lab(master.port, "[{'b/*': DIR/bad.sls}]", &files, "");
@@ -91,7 +91,7 @@ fn a_reaction_that_cannot_be_rendered_is_failed_and_not_done() {
 }
 
 #[test]
-fn every_way_to_fail_names_its_file_and_its_cause() {
+fn each_failure_has_its_file_and_cause() {
     let master = FakeMaster::start();
     let files = [
         ("yaml.sls", "a:\n  - b\n c: d\n"),
@@ -135,7 +135,7 @@ fn every_way_to_fail_names_its_file_and_its_cause() {
 }
 
 #[test]
-fn a_reaction_of_which_a_part_fails_is_partial_and_its_replay_makes_the_rest_alone() {
+fn a_partly_failed_reaction_is_partial_and_its_replay_makes_only_the_rest() {
     let master = FakeMaster::start();
     let files = [("a.sls", LEGACY), ("bad.sls", BAD)];
     let mut lab = lab(master.port, "[{'a/*': [DIR/a.sls, DIR/bad.sls]}]", &files, "");
@@ -158,7 +158,7 @@ fn a_reaction_of_which_a_part_fails_is_partial_and_its_replay_makes_the_rest_alo
 }
 
 #[test]
-fn a_reaction_of_which_the_master_refuses_a_call_is_partial() {
+fn a_reaction_with_a_refused_call_is_partial() {
     let master = FakeMaster::start();
     let runner = "run:\n  runner.test.arg:\n    - arg: [{{ tag }}]\n    - kwarg: {}\n";
     let options = "  allow: [{client: runner, fun: '*'}]\n";
@@ -212,7 +212,7 @@ const RULES: &str = "rules: [{'a/*': DIR/a.sls}]";
 fn rules_without_a_bus_have_no_actor() {
     let yaml = format!("reactor: {{master: DIR/master, {RULES}}}\n");
     let cellar = Cellar::start_in(configured("", &yaml), &["--config", "DIR/c.yaml"]);
-    assert_no_actor(&cellar, "no bus is read");
+    assert_no_actor(&cellar, "no bus is configured");
 }
 
 #[test]
@@ -289,7 +289,7 @@ fn rules_have_no_actor_while_the_disk_is_full() {
     let mut bytes = Vec::new();
     rmpv::encode::write_value(&mut bytes, &frame).unwrap();
     crate::harness::publish(&mut stream, "plain", &[bytes]);
-    assert_no_actor(&cellar, "the store takes no events");
+    assert_no_actor(&cellar, "the store accepts no events");
     let (printed, _) = run(&cellar, &["reactor", "list"]);
     assert!(printed.contains("1 records not stored yet"), "{printed}");
     cellar.plan_disk("");
@@ -297,7 +297,7 @@ fn rules_have_no_actor_while_the_disk_is_full() {
 }
 
 #[test]
-fn a_start_leaves_no_job_in_salt_s_list_and_a_runner_of_the_master_s_own_is_asked_for_once() {
+fn signatures_are_requested_once_and_only_for_the_master_s_own_runners() {
     let master = FakeMaster::start();
     let known = "run:\n  runner.test.arg:\n    - arg: [{{ tag }}]\n    - kwarg: {}\norch:\n  runner.state.orchestrate:\n    - mods: x\n";
     let own = "own:\n  runner.shop.open:\n    - source: {{ tag }}\n";

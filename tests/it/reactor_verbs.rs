@@ -26,7 +26,7 @@ fn master(dir: &Path) -> String {
 }
 
 #[test]
-fn a_file_is_tried_without_a_master() {
+fn a_file_is_tested_without_a_master() {
     let dir = tempfile::tempdir().unwrap();
     let master = master(dir.path());
     let file = dir.path().join("good.sls").display().to_string();
@@ -55,7 +55,7 @@ fn a_file_is_tried_without_a_master() {
     assert_eq!(json["notes"][0]["level"], "WARNING");
     let printed = stdout(&test(&[]));
     assert!(printed.contains("local state.apply (start)"), "{printed}");
-    assert!(printed.contains("`expr_form` is not used"), "{printed}");
+    assert!(printed.contains("`expr_form` is ignored"), "{printed}");
     let missing = program()
         .args(["reactor", "test", "/no.sls", "--tag", "a", "--master-config", &master])
         .output()
@@ -68,7 +68,7 @@ fn a_file_is_tried_without_a_master() {
 }
 
 #[test]
-fn rules_and_files_are_looked_over() {
+fn rules_and_files_are_checked() {
     let dir = tempfile::tempdir().unwrap();
     let master = master(dir.path());
     let check = |more: &[&str]| {
@@ -86,7 +86,7 @@ fn rules_and_files_are_looked_over() {
 }
 
 #[test]
-fn check_looked_at_another_master_than_the_one_of_its_own_configuration() {
+fn check_uses_the_master_of_the_configuration() {
     let dir = tempfile::tempdir().unwrap();
     let (master, config) = (master(dir.path()), dir.path().join("c.yaml"));
     let check = |yaml: &str| {

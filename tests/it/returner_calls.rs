@@ -71,7 +71,7 @@ fn return_loads_never_replace_the_published_load() {
 }
 
 #[test]
-fn a_job_without_publish_is_known_by_its_return() {
+fn a_job_without_publish_is_listed_by_its_return() {
     let cellar = Cellar::start();
     store_job(&cellar, &answer("web1", 5.into()));
     let load = cellar.ask("get_load", vec![("jid", JID.into())]);
@@ -84,7 +84,7 @@ fn a_job_without_publish_is_known_by_its_return() {
 }
 
 #[test]
-fn values_come_back_as_they_were() {
+fn values_are_read_unchanged() {
     let cellar = Cellar::start();
     let awkward = Value::Map(vec![
         (1.into(), "int key".into()),
@@ -111,12 +111,16 @@ fn the_first_answer_counts_and_later_ones_are_history() {
 }
 
 #[test]
-fn a_return_brings_its_end_time_along() {
+fn a_return_may_contain_its_end_time() {
     let cellar = Cellar::start();
     let end = "2026, Nov 21 03:09:53.349344";
     assert_eq!(cellar.ask("returner", vec![("load", answer("web1", 1.into()))]), Value::Nil);
     let with_end = vec![("load", answer("db1", 1.into())), ("endtime", end.into())];
-    assert_eq!(cellar.ask("returner", with_end.clone()), true.into(), "so the client knows that it was seen");
+    assert_eq!(
+        cellar.ask("returner", with_end.clone()),
+        true.into(),
+        "so the client knows that the end time is stored"
+    );
     assert_eq!(cellar.ask("get_endtime", vec![("jid", JID.into())]), end.into());
     assert_eq!(cellar.counter("entries_stored"), 3);
     assert_eq!(cellar.counter("commits"), 2);
@@ -131,7 +135,7 @@ fn a_return_brings_its_end_time_along() {
 }
 
 #[test]
-fn an_id_that_no_minion_may_have_is_refused_and_counted() {
+fn an_invalid_minion_id_is_rejected_and_counted() {
     let cellar = Cellar::start();
     let bad = [".", "..", "../../etc/passwd", "a/b", "a\\b", "a\0b"];
     for id in bad {
@@ -187,7 +191,7 @@ fn unknown_jobs_answer_as_salt_expects() {
 }
 
 #[test]
-fn jids_are_made_kept_and_unique() {
+fn jids_are_generated_or_kept_and_are_unique() {
     let cellar = Cellar::start();
     let mut client = cellar.client();
     let mut made: Vec<String> = (0..500)
@@ -195,7 +199,7 @@ fn jids_are_made_kept_and_unique() {
         .collect();
     assert!(made.iter().all(|jid| jid.len() == 20 && jid.bytes().all(|b| b.is_ascii_digit())));
     let odd = |jid: &&String| jid.ends_with(['1', '3', '5', '7', '9']);
-    assert_eq!(made.iter().find(odd), None, "those are the extension's");
+    assert_eq!(made.iter().find(odd), None, "odd microseconds are the extension's");
     made.sort();
     made.dedup();
     assert_eq!(made.len(), 500);
@@ -274,7 +278,7 @@ fn equal_events_of_one_spooled_batch_are_all_stored_and_only_once() {
 }
 
 #[test]
-fn a_batch_of_events_is_taken_and_its_odd_elements_are_counted() {
+fn a_batch_of_events_is_stored_and_its_malformed_elements_are_counted() {
     let cellar = Cellar::start();
     let events = Value::Array(vec![
         map(vec![("tag", "a/b".into()), ("data", map(vec![("x", 1.into())]))]),
@@ -316,11 +320,11 @@ fn oversized_names_are_rejected() {
     }
     cellar.ask("returner", vec![("load", load.clone())]);
     let shown = cellar.ask("job_show", vec![("jid", JID.into())]);
-    assert_eq!(shown["returns"][0]["fun"], load["fun"], "it stays in the body as it was");
+    assert_eq!(shown["returns"][0]["fun"], load["fun"], "unchanged in the body");
 }
 
 #[test]
-fn a_forged_event_does_not_stand_against_the_minions_return() {
+fn a_forged_event_does_not_replace_the_minions_return() {
     let cellar = Cellar::start();
     let event = |data: Value| {
         let tag = format!("salt/job/{JID}/ret/web1");
@@ -331,5 +335,5 @@ fn a_forged_event_does_not_stand_against_the_minions_return() {
     cellar.ask("returner", vec![("load", answer("web1", "real".into()))]);
     assert_eq!(cellar.ask("get_jid", vec![("jid", JID.into())])["web1"]["return"], "real".into());
     let events = cellar.ask("events_list", vec![]);
-    assert_eq!(events["events"].as_array().unwrap().len(), 2, "the archive has what was on the bus, once");
+    assert_eq!(events["events"].as_array().unwrap().len(), 2, "the archive has the bus events once");
 }

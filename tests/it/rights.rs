@@ -93,7 +93,7 @@ fn every_call_requires_its_right() {
 }
 
 #[test]
-fn peers_that_may_only_read_add_nothing() {
+fn peers_with_the_right_to_read_cannot_write() {
     if !geteuid().is_root() {
         return missing("root, to connect as other users");
     }
@@ -181,7 +181,7 @@ fn stored_at(client: &mut Client, tag: &str, own: Option<i64>, more: Vec<(&str, 
 }
 
 #[test]
-fn a_caller_names_neither_the_future_nor_a_time_long_past() {
+fn a_caller_cannot_set_a_future_or_very_old_time() {
     const YEAR: i64 = 366 * 86_400_000_000;
     const CALENDAR_END: i64 = 253_402_300_799_999_999;
     let cellar = Cellar::start();
@@ -212,7 +212,7 @@ fn a_caller_names_neither_the_future_nor_a_time_long_past() {
         [(i64::MIN, 0), (-1, 0), (1, 1), (CALENDAR_END, CALENDAR_END), (i64::MAX, CALENDAR_END)]
     {
         let found = stored_at(&mut client, &tag(), Some(at), vec![("import", true.into())]);
-        assert_eq!(found, stored, "an import says {at}");
+        assert_eq!(found, stored, "an import sets {at}");
     }
     // Every kind of entry, and all of them are read.
     let jid = ("jid", Value::from("20261121030955505683"));

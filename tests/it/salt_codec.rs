@@ -14,7 +14,7 @@ use crate::harness::{Cellar, FakeBus, list, map, publish, wait_for};
 
 const JID: &str = "20261121030955505683";
 
-/// One value of each kind that made the answer around it unreadable.
+/// One value of each kind that made the enclosing answer unreadable.
 pub(crate) fn attacks() -> Vec<(&'static str, Value)> {
     vec![
         ("ext -1 is not a timestamp", Value::Ext(-1, vec![0; 5])),
@@ -45,7 +45,7 @@ fn packed(value: &Value) -> Vec<u8> {
 }
 
 #[test]
-fn a_call_with_a_value_that_salt_cannot_read_is_refused_and_counted() {
+fn a_call_with_a_value_unreadable_to_salt_is_rejected_and_counted() {
     let cellar = Cellar::start();
     cellar.ask("returner", vec![("load", returned("good", &"fine".into()))]);
     let mut rejected = 0;
@@ -93,7 +93,7 @@ fn a_call_with_a_value_that_salt_cannot_read_is_refused_and_counted() {
 }
 
 #[test]
-fn an_event_on_the_bus_that_salt_cannot_read_is_rejected_and_counted() {
+fn a_bus_event_unreadable_to_salt_is_rejected_and_counted() {
     let dir = tempfile::tempdir().unwrap();
     let bus = FakeBus::in_dir(dir.path());
     let cellar = Cellar::start_with(&["--bus", dir.path().to_str().unwrap()]);
@@ -210,7 +210,7 @@ fn packed_files(dir: &Path) -> Vec<std::path::PathBuf> {
 }
 
 #[test]
-fn a_stored_value_that_salt_cannot_read_is_replaced_alone() {
+fn only_a_stored_value_unreadable_to_salt_is_replaced() {
     let cellar = store_of_an_earlier_release();
     let job = cellar.ask("get_jid", vec![("jid", JID.into())]);
     assert_eq!(job.as_map().unwrap().len(), 1 + attacks().len(), "{job}");

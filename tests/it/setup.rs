@@ -68,7 +68,7 @@ fn setup_writes_recognises_and_removes_its_file() {
     assert_eq!(code(&setup(&shop, &["--check"])), 0);
     let inode = fs::metadata(&file).unwrap().ino();
     assert_eq!(code(&setup(&shop, &["--write"])), 0);
-    assert_eq!(fs::metadata(&file).unwrap().ino(), inode, "it was as it should be");
+    assert_eq!(fs::metadata(&file).unwrap().ino(), inode, "the file was correct already");
 
     let more = ["--events", "event-return"];
     let output = setup(&shop, &[&more[..], &["--check"]].concat());
@@ -89,7 +89,7 @@ fn setup_writes_recognises_and_removes_its_file() {
 }
 
 #[test]
-fn files_of_a_person_are_neither_overwritten_nor_removed() {
+fn files_of_an_administrator_are_neither_overwritten_nor_removed() {
     let shop = shop();
     for text in ["timeout: 5\n", "# Written by `saltcellar setup`, sum 00000000\ntimeout: 5\n", ""] {
         shop.put("salt/master.d/saltcellar.conf", text);
@@ -104,7 +104,7 @@ fn files_of_a_person_are_neither_overwritten_nor_removed() {
 }
 
 #[test]
-fn a_returner_that_is_there_stays_and_one_that_would_be_replaced_is_named() {
+fn an_existing_returner_stays_and_a_replaced_one_is_named() {
     let shop = shop();
     shop.put("salt/master", "root_dir: DIR\nmaster_job_cache: redis\nevent_return: mysql\n");
     let output = setup(&shop, &["--write", "--events", "event-return"]);
@@ -140,7 +140,7 @@ fn the_file_is_written_to_the_masters_include_directory() {
 }
 
 #[test]
-fn minions_have_a_file_of_their_own() {
+fn minions_have_a_separate_file() {
     let shop = shop();
     let flags = ["--minion", "https://master.example:4580", "--ca", "/etc/ca.pem"];
     let output = setup(&shop, &[&flags[..], &["--write", "--output", "json"]].concat());

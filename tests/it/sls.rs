@@ -214,7 +214,7 @@ fn last_renderer(case: &Json, text: &str) -> Option<String> {
         Some(pipe) if !pipe.starts_with('/') => pipe,
         _ => option("renderer").and_then(Value::as_str).unwrap_or("jinja|yaml"),
     };
-    // `yaml_jinja` and its like are pipes written backwards.
+    // `yaml_jinja` and the like are pipes in reverse order.
     let last = pipe.rsplit('|').next().unwrap_or_default().trim();
     let last = last.split(['_', ' ']).next().unwrap_or_default();
     ["yaml", "json", "jinja"].contains(&last).then(|| last.to_owned())
@@ -284,7 +284,7 @@ fn rendered_files_of_the_cases_give_their_high_data() {
                 }
                 files += seen;
                 let found = spell_map(&high);
-                // The order of a directory is not promised.
+                // The order of directory entries is undefined.
                 let unordered = case["input"]["unordered_renders"] == true && found == *expected;
                 if seen > 0 && !unordered && !alike(&found, expected) {
                     wrong.push(format!("{}\n  Salt: {expected}\n  here: {}", case["id"], spell_map(&high)));
@@ -357,7 +357,7 @@ fn deep_nesting_is_refused() {
 }
 
 #[test]
-fn yaml_errors_name_their_place() {
+fn yaml_errors_contain_line_and_column() {
     let error = yaml::load("a: b\né: [c\nd: e\n").unwrap_err();
     assert_eq!((error.line, error.column), (3, 2), "{error}");
     let error = yaml::load("a: b\nc: d\na: e\n").unwrap_err();

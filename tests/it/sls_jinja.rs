@@ -113,7 +113,7 @@ fn engine(options: &Value) -> Engine {
     engine_with(options, RenderLimits::default())
 }
 
-/// A thirtieth of the limit, enough to show that the cost is counted, also in a debug build.
+/// A thirtieth of the limit: enough to show that the cost is counted, also in a debug build.
 const FEW: RenderLimits = RenderLimits { steps: 60_000, bytes: 2 << 20 };
 
 fn engine_with(options: &Value, limits: RenderLimits) -> Engine {
@@ -144,7 +144,7 @@ fn difference(got: &Result<String, RenderError>, expected: Option<&str>) -> Opti
         (Ok(text), Some(expected)) if without_addresses(text) == without_addresses(expected) => None,
         (Ok(text), Some(expected)) => Some(format!("gives {text:?}, Salt {expected:?}")),
         (Ok(text), None) => Some(format!("gives {text:?}, Salt fails")),
-        // A date out of a number is Salt's where this machine is not on UTC.
+        // A date from a number depends on the time zone in Salt.
         (Err(error), _) if error.message.contains("local time is not UTC") => None,
         (Err(error), Some(expected)) => Some(format!("fails with {error}, Salt gives {expected:?}")),
         (Err(_), None) => None,
@@ -264,7 +264,7 @@ fn templates_are_limited_in_time_and_memory() {
 }
 
 #[test]
-fn a_rendering_has_the_limits_that_are_stated_unless_it_is_given_others() {
+fn a_rendering_has_the_documented_default_limits() {
     let RenderLimits { steps, bytes } = RenderLimits::default();
     assert_eq!((steps, bytes), (2_000_000, 64 << 20));
     for (text, stated) in [
@@ -314,7 +314,7 @@ fn imported_files_count_towards_the_limits_of_a_template() {
 }
 
 #[test]
-fn a_function_was_taken_for_unknown_because_salt_could_not_be_asked() {
+fn a_function_was_treated_as_unknown_while_salt_was_unavailable() {
     struct Dying;
     impl SaltFunctions for Dying {
         fn has(&self, _: &str) -> Result<bool, String> {
@@ -322,7 +322,7 @@ fn a_function_was_taken_for_unknown_because_salt_could_not_be_asked() {
         }
 
         fn call(&self, _: &str, _: &[Value], _: &[(String, Value)]) -> Result<Value, String> {
-            panic!("nobody knows whether it is there")
+            panic!("Salt is unavailable")
         }
     }
     let engine = engine(&Value::Null);
@@ -343,7 +343,7 @@ fn a_function_was_taken_for_unknown_because_salt_could_not_be_asked() {
 }
 
 #[test]
-fn a_value_that_holds_another_one_twice_was_walked_for_ever() {
+fn a_value_with_shared_parts_was_walked_forever() {
     // Forty levels of two: 2^40 steps.
     let nested = |open: &str, close: &str| {
         format!(
@@ -418,7 +418,7 @@ fn deep_nesting_is_an_error_not_a_crash() {
 }
 
 #[test]
-fn a_value_cannot_hold_itself() {
+fn a_value_cannot_contain_itself() {
     for text in [
         "{% set l = [] %}{% do l.append(l) %}",
         "{% set d = {} %}{% do d.update({'d': [d]}) %}",

@@ -24,7 +24,7 @@ fn the_unit_passes_systemd_analyze_verify() {
         }
     };
     let printed = String::from_utf8_lossy(&output.stderr).into_owned();
-    // Units of the machine itself may be warned about, too; ours is named in each line about it.
+    // systemd may warn about units of the machine as well; warnings about ours contain its name.
     let ours: Vec<_> = printed.lines().filter(|line| line.contains("saltcellar")).collect();
     assert!(output.status.success() && ours.is_empty(), "{printed}");
 }
@@ -34,7 +34,8 @@ fn the_units_exposure_stays_low_by_systemds_own_measure() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("saltcellar.service");
     std::fs::write(&path, UNIT).unwrap();
-    // 2.8 with systemd 252; a unit without any of its restrictions has 9.6. Releases weigh a little differently.
+    // 2.8 with systemd 252; a unit without any of its restrictions has 9.6. The value varies a little by
+    // release.
     let rate = |unit: &std::path::Path| {
         let args = ["security", "--offline=true", "--threshold=35", "--no-pager"];
         Command::new("systemd-analyze").args(args).arg(unit).output()
@@ -54,7 +55,7 @@ fn the_units_exposure_stays_low_by_systemds_own_measure() {
 }
 
 #[test]
-fn the_files_agree_with_the_program() {
+fn the_units_agree_with_the_program() {
     assert!(UNIT.contains("Type=notify\n") && UNIT.contains("WatchdogSec="));
     assert!(UNIT.contains("StateDirectory=saltcellar\n") && UNIT.contains("RuntimeDirectory=saltcellar\n"));
     // A killed child must not end the daemon, and a stop must not end children first.
@@ -66,7 +67,7 @@ fn the_files_agree_with_the_program() {
     assert_eq!(saltcellar::config::SYSTEM_SOCKET, "/run/saltcellar/saltcellar.sock");
     assert!(SYSUSERS.contains("\ng saltcellar "));
     assert!(TMPFILES.contains("\nd /run/saltcellar 0750 root saltcellar "));
-    // The daemon's own umask, and modes that it would not have to restrict; the group comes to the socket all the same.
+    // The daemon's own umask, and modes that need no restriction; the socket still gets its group.
     assert!(UNIT.contains("\nUMask=0077\n") && UNIT.contains("\nStateDirectoryMode=0700\n"));
     assert!(TMPFILES.contains("\nd /var/lib/saltcellar 0700 root saltcellar "));
     assert!(UNIT.contains("\nGroup=saltcellar\n") && UNIT.contains("\nRuntimeDirectoryMode=0750\n"));

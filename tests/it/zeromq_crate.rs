@@ -7,7 +7,7 @@ use zeromq::{PushSocket, Socket as _, SocketRecv as _, SocketSend as _, SubSocke
 use crate::harness::{Cellar, wait_for};
 
 #[tokio::test]
-async fn its_push_and_its_sub_get_along_with_the_doors() {
+async fn push_and_sub_of_the_zeromq_crate_interoperate() {
     let cellar =
         Cellar::start_configured("zeromq: {pull: 'ipc://DIR/in.sock', pub: 'ipc://DIR/out.sock'}\n", &[]);
     let address = |name: &str| format!("ipc://{}", cellar.dir.path().join(name).display());
@@ -18,23 +18,23 @@ async fn its_push_and_its_sub_get_along_with_the_doors() {
     push.connect(&address("in.sock")).await.unwrap();
     let event = |tag: &str| [tag.as_bytes(), b"\n\n\x80"].concat();
     // Until the subscription has arrived.
-    let heard = loop {
+    let received = loop {
         push.send(ZmqMessage::from(event("a/first"))).await.unwrap();
-        if let Ok(heard) = tokio::time::timeout(Duration::from_millis(200), sub.recv()).await {
-            break heard.unwrap();
+        if let Ok(received) = tokio::time::timeout(Duration::from_millis(200), sub.recv()).await {
+            break received.unwrap();
         }
     };
-    assert_eq!(heard.into_vec(), [event("a/first")]);
+    assert_eq!(received.into_vec(), [event("a/first")]);
     let mut two: ZmqMessage = "a/two".into();
     two.push_back(b"\x80".to_vec().into());
     for message in [ZmqMessage::from(event("b/other")), two] {
         push.send(message).await.unwrap();
     }
     let last = loop {
-        let heard =
+        let received =
             tokio::time::timeout(Duration::from_secs(20), sub.recv()).await.unwrap().unwrap().into_vec();
-        if heard != [event("a/first")] {
-            break heard;
+        if received != [event("a/first")] {
+            break received;
         }
     };
     assert_eq!(last, [event("a/two")]);

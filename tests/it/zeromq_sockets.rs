@@ -64,26 +64,26 @@ impl Peer {
     fn sub(cellar: &Cellar, prefixes: &[&str]) -> Self {
         let mut peer = Self::greeted(cellar, "out.sock", "SUB");
         for prefix in prefixes {
-            peer.say(&message(&[&[1], prefix.as_bytes()]));
+            peer.send(&message(&[&[1], prefix.as_bytes()]));
         }
         peer.settle();
         peer
     }
 
-    pub(crate) fn say(&mut self, bytes: &[u8]) {
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
         self.0.write_all(bytes).unwrap();
     }
 
     /// Waits until all earlier commands are processed, by a PING.
     fn settle(&mut self) {
-        self.say(b"\x04\x09\x04PING\0\0ab");
+        self.send(b"\x04\x09\x04PING\0\0ab");
         let mut pong = [0; 9];
         self.0.read_exact(&mut pong).unwrap();
         assert_eq!(&pong, b"\x04\x07\x04PONGab");
     }
 
     /// The tag and the sequence number of the next event.
-    fn hear(&mut self) -> (String, u64) {
+    fn receive(&mut self) -> (String, u64) {
         let mut header = [0; 2];
         self.0.read_exact(&mut header).unwrap();
         assert_eq!(header[0], 0, "a short message");
@@ -116,11 +116,11 @@ fn rss_kb(cellar: &Cellar) -> u64 {
 fn events_of_a_push_socket_are_archived_in_order() {
     let cellar = start();
     let mut peer = Peer::push(&cellar);
-    peer.say(&event("a/0", 0));
+    peer.send(&event("a/0", 0));
     // In two frames, tag and data, with a command in between, as libzmq may send it.
-    peer.say(b"\x01\x03a/1\x04\x09\x04PING\0\0ab\x00\x04\x81\xa1n\x01");
+    peer.send(b"\x01\x03a/1\x04\x09\x04PING\0\0ab\x00\x04\x81\xa1n\x01");
     for n in 2..200 {
-        peer.say(&event(&format!("a/{n}"), n));
+        peer.send(&event(&format!("a/{n}"), n));
     }
     stored(&cellar, 200);
     let expected: Vec<_> = (0..200).map(|n| (format!("a/{n}"), n)).collect();
@@ -143,9 +143,9 @@ fn events_unreadable_to_salt_are_rejected_and_the_connection_stays_open() {
     for (_, odd) in crate::salt_codec::attacks() {
         let mut data = Vec::new();
         rmpv::encode::write_value(&mut data, &Value::Map(vec![("odd".into(), odd)])).unwrap();
-        peer.say(&message(&[b"bad", b"\n\n", &data]));
+        peer.send(&message(&[b"bad", b"\n\n", &data]));
     }
-    peer.say(&event("good", 1));
+    peer.send(&event("good", 1));
     stored(&cellar, 1);
     assert_eq!(archived(&cellar), [("good".to_owned(), 1)]);
     cellar.counted("entries_unreadable", crate::salt_codec::attacks().len() as u64);
@@ -158,10 +158,10 @@ fn malformed_events_are_counted_and_the_connection_stays_open() {
     for wrong in
         [&b""[..], b"no newlines", b"\n\n\x80", b"a\n\n", b"a\n\n\x90", b"a\n\n\x80\x80", b"a\n\n{\"n\": 1}"]
     {
-        peer.say(&message(&[wrong]));
+        peer.send(&message(&[wrong]));
     }
-    peer.say(b"\x01\x01a\x01\x01\x80\x00\x01\x80");
-    peer.say(&event("good", 7));
+    peer.send(b"\x01\x01a\x01\x01\x80\x00\x01\x80");
+    peer.send(&event("good", 7));
     stored(&cellar, 1);
     assert_eq!(archived(&cellar), [("good".to_owned(), 7)]);
     assert_eq!(cellar.counter("zmq_messages_malformed"), 8);
@@ -169,7 +169,7 @@ fn malformed_events_are_counted_and_the_connection_stays_open() {
 }
 
 #[test]
-fn an_event_too_large_is_passed_over_and_one_just_fits() {
+fn an_oversized_event_is_skipped_and_one_at_the_limit_is_stored() {
     let cellar = Cellar::start_configured(&format!("{SOCKETS}store: {{entry_bytes_max: 1MiB}}\n"), &[]);
     let mut peer = Peer::push(&cellar);
     let body = |bytes: usize| {
@@ -179,16 +179,16 @@ fn an_event_too_large_is_passed_over_and_one_just_fits() {
         message(&[b"large\n\n", &data])
     };
     for bytes in [1 << 20, (1 << 20) - 100, 3 << 20] {
-        peer.say(&body(bytes));
+        peer.send(&body(bytes));
     }
-    peer.say(&event("after", 2));
+    peer.send(&event("after", 2));
     stored(&cellar, 2);
     assert_eq!(archived(&cellar), [("large".to_owned(), 1), ("after".to_owned(), 2)]);
     assert_eq!(cellar.counter("entries_too_large"), 2);
 }
 
 /// Sends bytes to a socket and returns its last message.
-fn last_words(cellar: &Cellar, source: &str, words: &[&[u8]]) -> String {
+fn last_message(cellar: &Cellar, source: &str, words: &[&[u8]]) -> String {
     let mut stream = UnixStream::connect(place(cellar, source)).unwrap();
     for bytes in words {
         // It may close the connection before it has read everything.
@@ -222,8 +222,8 @@ fn peers_that_break_the_protocol_end_their_own_connection_only() {
         ("CURVE", vec![&curve]),
         ("SUB socket is incompatible with a PULL", vec![&sub]),
         ("before the READY", vec![&greeting, b"\x00\x01x"]),
-        ("first command is READY", vec![&greeting, b"\x04\x05\x04PING"]),
-        ("more bytes than one has", vec![&greeting, b"\x06\0\0\0\0\0\x10\0\0"]),
+        ("first command is not READY", vec![&greeting, b"\x04\x05\x04PING"]),
+        ("an oversized READY", vec![&greeting, b"\x06\0\0\0\0\0\x10\0\0"]),
         ("exceeds the limit", vec![&greeting, &giant_command]),
         ("exceeds the limit", vec![&push, &four_tib]),
         ("exceeds the limit", vec![&push, &endless]),
@@ -232,13 +232,13 @@ fn peers_that_break_the_protocol_end_their_own_connection_only() {
         ("flags", vec![&push, b"\xf0\x01x"]),
     ];
     for (wanted, words) in &cases {
-        let heard = last_words(&cellar, "in.sock", words);
-        assert!(heard.contains(wanted), "{wanted}: {heard:?}");
+        let received = last_message(&cellar, "in.sock", words);
+        assert!(received.contains(wanted), "{wanted}: {received:?}");
     }
     cellar.counted("zmq_peers_dropped", cases.len() as u64);
     // Complete messages before the violation are stored.
-    last_words(&cellar, "in.sock", &[&push, &event("before", 1), &four_tib]);
-    good.say(&event("good", 2));
+    last_message(&cellar, "in.sock", &[&push, &event("before", 1), &four_tib]);
+    good.send(&event("good", 2));
     stored(&cellar, 2);
     assert_eq!(archived(&cellar), [("before".to_owned(), 1), ("good".to_owned(), 2)]);
     assert!(rss_kb(&cellar) < 200_000);
@@ -263,14 +263,14 @@ fn stalled_peers_do_not_block_others() {
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         stream.read_exact(&mut vec![0; hello("PULL").len()]).unwrap();
     }
-    Peer::push(&cellar).say(&event("good", 1));
+    Peer::push(&cellar).send(&event("good", 1));
     stored(&cellar, 1);
     assert!(rss_kb(&cellar) < 200_000, "{} kB", rss_kb(&cellar));
     drop(held);
-    wait_for("the places to be given back", || {
+    wait_for("the permits to be released", || {
         (cellar.ask("status", vec![])["zeromq"][0]["peers"] == 0.into()).then_some(())
     });
-    wait_for("those that had begun a message to be counted", || {
+    wait_for("peers with a partial message to be counted", || {
         (cellar.counter("zmq_messages_cut") >= 20).then_some(())
     });
 }
@@ -279,7 +279,7 @@ fn stalled_peers_do_not_block_others() {
 fn excess_peers_are_rejected() {
     let cellar = start();
     let held: Vec<_> = (0..600).map(|_| UnixStream::connect(place(&cellar, "in.sock")).unwrap()).collect();
-    wait_for("those over the bound to be closed", || {
+    wait_for("peers over the limit to be disconnected", || {
         (cellar.counter("zmq_peers_rejected") >= 88).then_some(())
     });
     drop(held);
@@ -330,18 +330,18 @@ fn flood(peer: &mut Peer, tag: &str) -> (u64, Vec<u8>) {
 fn while_the_disk_is_full_senders_wait_and_nothing_is_lost() {
     let cellar = Cellar::start_configured_on_disk(SOCKETS, "");
     let mut peer = Peer::push(&cellar);
-    peer.say(&event("first", 1));
+    peer.send(&event("first", 1));
     stored(&cellar, 1);
     cellar.plan_disk("space=1/1000000");
     wait_for("the daemon to see it", || {
         (cellar.ask("store_stats", vec![])["space"]["state"] == "full".into()).then_some(())
     });
     let (taken, rest) = flood(&mut peer, "flood");
-    assert!(taken * 10_000 < 4_000_000, "{taken} events were taken in");
+    assert!(taken * 10_000 < 4_000_000, "{taken} events were accepted");
     assert_eq!(cellar.counter("entries_stored"), 1);
     cellar.plan_disk("");
     peer.0.set_write_timeout(None).unwrap();
-    peer.say(&rest);
+    peer.send(&rest);
     stored(&cellar, taken + 2);
     assert_eq!(archived(&cellar).len() as u64, taken + 2);
     assert_eq!(cellar.counter("zmq_events_lost") + cellar.counter("entries_refused_disk_full"), 0);
@@ -349,7 +349,7 @@ fn while_the_disk_is_full_senders_wait_and_nothing_is_lost() {
 
 #[cfg(debug_assertions)]
 #[test]
-fn an_orderly_stop_stores_all_that_was_written() {
+fn an_orderly_stop_stores_all_written_events() {
     let mut cellar = Cellar::start_configured_on_disk(SOCKETS, "");
     let mut peers = [Peer::push(&cellar), Peer::push(&cellar)];
     // The store is slow; its queue and the socket buffers fill up.
@@ -373,43 +373,43 @@ fn an_orderly_stop_stores_all_that_was_written() {
 fn subscribers_receive_matching_events_once_and_in_order() {
     let cellar = start();
     let mut push = Peer::push(&cellar);
-    push.say(&event("salt/before", 0));
+    push.send(&event("salt/before", 0));
     stored(&cellar, 1);
     let mut all = Peer::sub(&cellar, &[""]);
     let mut jobs = Peer::sub(&cellar, &["salt/job/", "salt/job/1", "other"]);
     // By command, as in ZMTP 3.1; and without any subscription.
     let mut auth = Peer::greeted(&cellar, "out.sock", "XSUB");
-    auth.say(b"\x04\x13\x09SUBSCRIBEsalt/auth");
+    auth.send(b"\x04\x13\x09SUBSCRIBEsalt/auth");
     auth.settle();
     let mut nothing = Peer::sub(&cellar, &[]);
     let tags = ["salt/job/1/new", "salt/auth", "salt/job/2/new", "other/x", "salt/jobs"];
     for n in 0..100 {
-        push.say(&event(tags[n % 5], n as u64));
+        push.send(&event(tags[n % 5], n as u64));
     }
     let expected = |wanted: &[&str]| -> Vec<(String, u64)> {
         let of = |n: usize| (tags[n % 5].to_owned(), n as u64);
         (0..100).map(of).filter(|(tag, _)| wanted.contains(&tag.as_str())).collect()
     };
-    let heard = |peer: &mut Peer, wanted: &[&str]| {
+    let received = |peer: &mut Peer, wanted: &[&str]| {
         let expected = expected(wanted);
-        let heard: Vec<_> = expected.iter().map(|_| peer.hear()).collect();
-        assert_eq!(heard, expected);
+        let received: Vec<_> = expected.iter().map(|_| peer.receive()).collect();
+        assert_eq!(received, expected);
     };
-    heard(&mut all, &tags);
-    heard(&mut jobs, &["salt/job/1/new", "salt/job/2/new", "other/x"]);
-    heard(&mut auth, &["salt/auth"]);
+    received(&mut all, &tags);
+    received(&mut jobs, &["salt/job/1/new", "salt/job/2/new", "other/x"]);
+    received(&mut auth, &["salt/auth"]);
     // Cancelled subscriptions end, and nothing arrives twice: the next message is the answer to a PING.
-    jobs.say(&message(&[&[0], b"salt/job/"]));
-    auth.say(b"\x04\x10\x06CANCELsalt/auth");
+    jobs.send(&message(&[&[0], b"salt/job/"]));
+    auth.send(b"\x04\x10\x06CANCELsalt/auth");
     for peer in [&mut all, &mut jobs, &mut auth, &mut nothing] {
         peer.settle();
     }
     for (n, tag) in tags.iter().enumerate() {
-        push.say(&event(tag, 100 + n as u64));
+        push.send(&event(tag, 100 + n as u64));
     }
     let of = |tag: &str, n| (tag.to_owned(), n);
-    assert_eq!([jobs.hear(), jobs.hear()], [of("salt/job/1/new", 100), of("other/x", 103)]);
-    assert_eq!((0..5).map(|_| all.hear().1).collect::<Vec<_>>(), [100, 101, 102, 103, 104]);
+    assert_eq!([jobs.receive(), jobs.receive()], [of("salt/job/1/new", 100), of("other/x", 103)]);
+    assert_eq!((0..5).map(|_| all.receive().1).collect::<Vec<_>>(), [100, 101, 102, 103, 104]);
     for peer in [&mut jobs, &mut auth, &mut nothing] {
         peer.settle();
     }
@@ -433,11 +433,11 @@ fn events_of_the_local_socket_are_published_but_returner_calls_are_not() {
         ("data", crate::harness::map(vec![("n", 3.into())])),
     ]);
     cellar.ask("event_return", vec![("events", Value::Array(vec![fired]))]);
-    assert_eq!(all.hear(), ("mine".to_owned(), 3));
+    assert_eq!(all.receive(), ("mine".to_owned(), 3));
 }
 
 #[test]
-fn for_a_slow_subscriber_events_are_dropped_and_the_others_get_all() {
+fn only_a_slow_subscriber_loses_events() {
     let cellar = start();
     let mut push = Peer::push(&cellar);
     let slow = Peer::sub(&cellar, &[""]);
@@ -448,13 +448,13 @@ fn for_a_slow_subscriber_events_are_dropped_and_the_others_get_all() {
         let mut data = Vec::new();
         let pairs = vec![("n".into(), n.into()), ("fill".into(), fill.as_str().into())];
         rmpv::encode::write_value(&mut data, &Value::Map(pairs)).unwrap();
-        push.say(&message(&[b"fill\n\n", &data]));
-        push.say(&event("tick", n));
-        assert_eq!(brisk.hear(), ("tick".to_owned(), n));
+        push.send(&message(&[b"fill\n\n", &data]));
+        push.send(&event("tick", n));
+        assert_eq!(brisk.receive(), ("tick".to_owned(), n));
     }
     stored(&cellar, 2000);
     wait_for("the count", || (cellar.counter("zmq_events_dropped") > 0).then_some(()));
-    assert_eq!(cellar.counter("zmq_subscribers_dropped"), 0, "it is slow, not gone");
+    assert_eq!(cellar.counter("zmq_subscribers_dropped"), 0, "it is slow, not disconnected");
     wait_for("the source's own count", || {
         let source = &cellar.ask("status", vec![])["zeromq"][1];
         assert_eq!(source["source"], "pub".into());
@@ -465,20 +465,20 @@ fn for_a_slow_subscriber_events_are_dropped_and_the_others_get_all() {
 }
 
 #[test]
-fn subscribers_that_break_a_bound_are_dropped() {
+fn subscribers_over_a_limit_are_disconnected() {
     let cellar = start();
     let mut good = Peer::sub(&cellar, &["good"]);
     let sub = hello("SUB");
     let many: Vec<u8> = (0..100_000_u32).flat_map(|n| message(&[&[1], &n.to_be_bytes()])).collect();
     let long = message(&[&[1], &[b'x'; 5000]]);
     for words in [&many, &long, &vec![0xf8; 10]] {
-        last_words(&cellar, "out.sock", &[&sub, words]);
+        last_message(&cellar, "out.sock", &[&sub, words]);
     }
     let push = hello("PUSH");
-    assert!(last_words(&cellar, "out.sock", &[&push]).contains("PUSH socket is incompatible with a PUB"));
+    assert!(last_message(&cellar, "out.sock", &[&push]).contains("PUSH socket is incompatible with a PUB"));
     cellar.counted("zmq_peers_dropped", 4);
-    Peer::push(&cellar).say(&event("good", 1));
-    assert_eq!(good.hear(), ("good".to_owned(), 1));
+    Peer::push(&cellar).send(&event("good", 1));
+    assert_eq!(good.receive(), ("good".to_owned(), 1));
 }
 
 #[cfg(debug_assertions)]
@@ -498,15 +498,15 @@ fn all_stored_events_are_published_before_a_graceful_stop_ends() {
             message(&[b"last\n\n", &data])
         })
         .collect();
-    push.say(&sent);
-    let (heard, rest) = std::thread::scope(|scope| {
+    push.send(&sent);
+    let (received, rest) = std::thread::scope(|scope| {
         let listens = scope.spawn(|| {
-            let heard: Vec<_> = (0..5000).map(|_| all.hear().1).collect();
-            (heard, read_to_end(&mut all.0))
+            let received: Vec<_> = (0..5000).map(|_| all.receive().1).collect();
+            (received, read_to_end(&mut all.0))
         });
         assert!(cellar.terminate(), "{}", cellar.log());
         listens.join().unwrap()
     });
-    assert_eq!(heard, (0..5000).collect::<Vec<_>>());
+    assert_eq!(received, (0..5000).collect::<Vec<_>>());
     assert!(rest.is_empty());
 }

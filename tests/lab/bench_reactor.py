@@ -1,4 +1,4 @@
-"""The reactor's pipeline of Salt and of saltcellar, on the same rules and files, in one run.
+"""The reactor pipelines of Salt and of saltcellar, on the same rules and files, in one run.
 
     python tests/lab/bench_reactor.py        # with a Python that has Salt; SALTCELLAR_BIN names the program
 """
@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-# How bench_reactor_salt.py calls what `saltcellar bench reactor` measures.
+# Labels of bench_reactor_salt.py, by the names of `saltcellar bench reactor`.
 NAMES = {
     "one matches": r"^(\d+) configured, 1 matches, local file, 1 reaction",
     "one matches, if false": r"^(\d+) configured, 1 matches, local file, if false",

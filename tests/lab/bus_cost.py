@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""bus_cost: what it costs the master to archive its events, by Salt's own means and by saltcellar's bus source.
+"""bus_cost: the master's cost of archiving events, by Salt's EventReturn and by saltcellar's bus source.
 
   salt_lab.py in-venv -- python tests/lab/bus_cost.py [--events N] [--json]
 
 A master of the lab logs every event by `event_return: rawfile_json`, in batches of 1,000, and a saltcellar daemon reads the
-same bus. N events of 300 to 400 bytes are fired into the master's own socket as fast as it takes them. What is measured is
-the processor time, user and system, of the EventReturn process and of the daemon, from the first event to when each has
-stored the last. Needs a release build (`$SALTCELLAR_BIN` names another one).
+same bus. N events of 300 to 400 bytes are fired into the master's socket at full speed. Measured is the processor time, user
+and system, of the EventReturn process and of the daemon, from the first event until each has stored the last.
+Needs a release build (`$SALTCELLAR_BIN` names another one).
 """
 import argparse
 import json
@@ -33,7 +33,7 @@ def cpu_s(pid):
 
 
 def event_return_pid(master):
-    """The process of that name, below the master's."""
+    """The process of that name below the master's."""
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{pid}/cmdline", "rb") as f:
@@ -55,7 +55,7 @@ def lines(path):
 
 
 def fire(sock_dir, framing, events):
-    """As the master's workers do: one connection, frame after frame."""
+    """Fires as the master's workers do: one connection, frame after frame."""
     data = {"cmd": "_return", "fun": "test.ping", "retcode": 0, "success": True, "return": "x" * 150}
     with rawbus.connect(os.path.join(sock_dir, "master_event_pull.ipc")) as s:
         for n in range(events):
@@ -94,7 +94,7 @@ def measure(binary, events, home, release):
         master = lab["procs"]["master"]
         logger = wait("Salt's EventReturn process", lambda: event_return_pid(master))
         framing = rawbus.probe(sock_dir)["pull"]
-        time.sleep(2)  # what the start and the probe fired is through
+        time.sleep(2)  # events of the start and the probe are processed
         stored = status(binary, sock)["counters"]["entries_stored"]
         logged = lines(log)
         before = cpu_s(logger), cpu_s(daemon.pid)
@@ -102,7 +102,7 @@ def measure(binary, events, home, release):
         fire(sock_dir, framing, events)
         wait("saltcellar", lambda: status(binary, sock)["counters"]["entries_stored"] - stored >= events)
         ours = time.monotonic() - began
-        # What is left of the last batch Salt writes with the next event.
+        # Salt writes the rest of the last batch with the next event.
         wait("EventReturn", lambda: lines(log) - logged >= events - 1000)
         theirs = time.monotonic() - began
         found = lines(log) - logged
@@ -127,7 +127,7 @@ def main():
     binary = os.environ.get("SALTCELLAR_BIN") or os.path.join(
         os.environ.get("CARGO_TARGET_DIR") or os.path.join(salt_lab.REPO, "target"), "release", "saltcellar")
     if not os.access(binary, os.X_OK):
-        sys.exit(f"bus_cost: there is no {binary}: build it by `cargo build --release`, or name one in SALTCELLAR_BIN")
+        sys.exit(f"bus_cost: {binary} does not exist: run `cargo build --release`, or set SALTCELLAR_BIN")
     procs.install()
     home = tempfile.mkdtemp(prefix="bus-cost-")
     try:

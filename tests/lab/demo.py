@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""demo: saltcellar next to a real Salt master with two minions, a few jobs, and what saltcellar knows of them.
+"""demo: saltcellar next to a real Salt master with two minions, and queries about a few jobs.
 
   demo.py                 build, start, run some jobs, show them; stay up until Ctrl-C
   demo.py --once          the same, and stop at the end (also when there is no terminal)
   demo.py --only daemon   build and run the daemon alone, in the foreground
 
-This is what `make run` calls. Everything lives in one new directory, which is removed at the end
-(KEEP=1 keeps it). Ctrl-C at any moment ends all of it.
+`make run` calls this. All files are in one new directory, which is removed at the end
+(KEEP=1 keeps it). Ctrl-C at any moment stops everything.
 """
 import signal
 
-signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C before there is anything to end: no traceback
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback on Ctrl-C before anything is started
 
 import argparse  # noqa: E402
 import contextlib  # noqa: E402
@@ -37,7 +37,7 @@ STATES = {
     "broken.sls": """
         this one fails:
           test.fail_without_changes:
-            - comment: as it was told to
+            - comment: as requested
         this one does not run:
           test.succeed_without_changes:
             - require:
@@ -47,22 +47,22 @@ STATES = {
 
 
 class Screen:
-    """What the person sees: steps, commands, and one line that shows that something moves."""
+    """The output: steps, commands, and one line of progress."""
 
     def __init__(self):
         self.tty = sys.stdout.isatty()
         self.colour = self.tty and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
         self.moving = False
-        self.deaf = False  # whoever read our output is gone
+        self.closed = False  # the reader of the output has closed it
 
     def write(self, text, end="\n"):
-        """A closed terminal or pipe ends the demo, but does not get into the way of ending it."""
+        """A closed terminal or pipe ends the demo, but must not interrupt the cleanup."""
         try:
             print(text, end=end, flush=True)
         except (OSError, ValueError):
-            if not self.deaf:
-                self.deaf = True
-                procs.deafen()
+            if not self.closed:
+                self.closed = True
+                procs.ignore_signals()
                 raise procs.Interrupted(signal.SIGPIPE) from None
 
     def complain(self, text):
@@ -86,7 +86,7 @@ class Screen:
         self.line(self.paint("32", "$ ") + self.paint("1", cmd))
 
     def progress(self, text):
-        """Over itself on a terminal, a line each anywhere else."""
+        """Overwrites the line on a terminal, prints a line each elsewhere."""
         if not self.tty:
             self.write(f"    {text}")
             return
@@ -133,7 +133,7 @@ def answers(path):
 class Demo:
     def __init__(self):
         self.root = self.daemon = self.lab = None
-        self.complete = False  # everything was shown: ending it now interrupts nothing
+        self.complete = False  # everything was shown
 
     # ------------------------------------------------------------ up
     def up(self):
@@ -159,7 +159,7 @@ class Demo:
         master = {"master_job_cache": "saltcellar", "event_return": "saltcellar", "saltcellar.socket": self.sock}
         for k, v in master.items():
             screen.line(f"    {k}: {v}")
-        # the lab writes its state before its first process, so `down` finds whatever was started
+        # the lab writes its state file before its first process, so `down` finds all started processes
         salt_lab.start(prefix="minion-", directory=f"{self.root}/lab", master_conf={**master, "log_level": "error"},
                        minion_conf={"saltcellar.socket": self.sock}, progress=screen.progress)
         self.lab = salt_lab.load(f"{self.root}/lab")
@@ -188,7 +188,7 @@ class Demo:
 
     # ------------------------------------------------------------ jobs
     def do(self, *cmd, cut=40):
-        """Show a command and its output. A job that fails is part of the demo, so the exit code is not looked at."""
+        """Shows a command and its output. The exit code is ignored, because a failing job is part of the demo."""
         screen.command(" ".join(shlex.quote(c) for c in cmd))
         p = procs.run(cmd, env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                       stderr=subprocess.STDOUT, text=True, errors="replace", timeout=120)
@@ -209,7 +209,7 @@ class Demo:
         self.do("salt-run", "manage.up")
 
     def show(self):
-        screen.step("What saltcellar knows now: the jobs")
+        screen.step("Jobs in saltcellar")
         self.do("saltcellar", "jobs", "list")
         screen.step("One job in full: the state that failed")
         self.do("saltcellar", "jobs", "show", self.failed_job(), cut=60)
@@ -224,7 +224,7 @@ class Demo:
         jobs = json.loads(p.stdout)["jobs"]
         states = [j for j in jobs if j["fun"] == "state.apply"] or jobs
         if not states:
-            raise salt_lab.LabError(f"saltcellar knows no job. The daemon's log ends:\n{self.log_tail()}")
+            raise salt_lab.LabError(f"saltcellar has no job. End of the daemon's log:\n{self.log_tail()}")
         return states[0]["jid"]
 
     def stay(self):
@@ -239,15 +239,15 @@ class Demo:
         screen.line("  saltcellar events list --tag 'salt/job/*/ret/*'")
         screen.line("  saltcellar status")
         screen.line()
-        screen.line(screen.paint("1", "Ctrl-C ends all of it."))
+        screen.line(screen.paint("1", "Press Ctrl-C to stop everything."))
         while self.daemon.poll() is None:
             signal.sigtimedwait([], 0.5)
-        raise salt_lab.LabError(f"the daemon ended by itself (exit code {self.daemon.returncode}):\n{self.log_tail()}")
+        raise salt_lab.LabError(f"the daemon exited unexpectedly (exit code {self.daemon.returncode}):\n{self.log_tail()}")
 
     # ------------------------------------------------------------ down
     def down(self, keep):
-        """Salt first, the daemon last: it is to see the end of everything."""
-        procs.deafen()
+        """Stops Salt first and the daemon last, so that it gets all events."""
+        procs.ignore_signals()
         if not self.root:
             return
         screen.line()
@@ -257,18 +257,18 @@ class Demo:
         if self.daemon:
             left = procs.end([self.daemon.pid], grace=15)
             if left:
-                raise salt_lab.LabError(f"the daemon (process {self.daemon.pid}) did not end")
+                raise salt_lab.LabError(f"the daemon (process {self.daemon.pid}) did not exit")
         if keep:
-            screen.line(f"    nothing runs any more; the files are still in {self.root}")
+            screen.line(f"    everything is stopped; the files are kept in {self.root}")
         else:
             shutil.rmtree(self.root, ignore_errors=True)
-            screen.line("    nothing runs any more, nothing is left behind")
+            screen.line("    everything is stopped and removed")
 
 
 def daemon_alone():
     exe = build()
     screen.step("Starting the daemon with its default state directory; Ctrl-C stops it")
-    screen.line("    other commands find it by themselves: `saltcellar status`, `saltcellar jobs list`")
+    screen.line("    other commands find it without options: `saltcellar status`, `saltcellar jobs list`")
     screen.command(os.path.relpath(exe, salt_lab.REPO) + " serve")
     os.execv(exe, [exe, "serve"])
 
@@ -292,7 +292,7 @@ def main():
         if not once:
             demo.stay()
     except procs.Interrupted as exc:
-        screen.deaf = screen.deaf or exc.signum in (signal.SIGHUP, signal.SIGPIPE)
+        screen.closed = screen.closed or exc.signum in (signal.SIGHUP, signal.SIGPIPE)
         if not demo.complete:
             screen.line()
             screen.line("interrupted")
@@ -301,7 +301,7 @@ def main():
         screen.complain(exc)
         keep, rc = True, 1
     except subprocess.TimeoutExpired as exc:
-        screen.complain(f"{' '.join(exc.cmd)} did not end within {exc.timeout:.0f} s")
+        screen.complain(f"{' '.join(exc.cmd)} did not finish within {exc.timeout:.0f} s")
         keep, rc = True, 1
     except Exception:
         keep = True

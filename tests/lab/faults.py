@@ -6,7 +6,7 @@ A fault is `(action, target, seconds, also)`:
   target   `master` (all its processes), `worker`, `workers`, `publisher`, `requests` (the request server and its workers) or `daemon`
   also     an action on the daemon while `target` is frozen, or None
 
-What a master does not start again by itself within `RECOVERY` seconds is started again here, as systemd would.
+A master that does not recover within `RECOVERY` seconds is restarted here, as by systemd.
 """
 import contextlib
 import os
@@ -18,9 +18,9 @@ import rawbus
 import rawreq
 import salt_lab
 
-#: Seconds that a master may take to answer again before it is started anew.
+#: Seconds before a master without answers is restarted.
 RECOVERY = 20
-#: Seconds that one that was started anew may take: its processes share the machine with all others.
+#: Timeout of a restarted master, in seconds: its processes share the machine with all others.
 START = 180
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGTERM, "freeze": signal.SIGSTOP}
 
@@ -28,7 +28,7 @@ SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGTERM, "freeze": signal.SIGS
 def random_fault(random):
     action = random.choices(("kill", "stop", "freeze"), (4, 2, 4))[0]
     target = random.choices(("master", "worker", "workers", "publisher", "requests", "daemon"), (4, 2, 1, 2, 1, 4))[0]
-    # A third of them is longer than the daemon waits for an answer.
+    # A third of them exceed the daemon's timeout for an answer.
     seconds = random.choice((random.uniform(0.1, 2), random.uniform(2, 8), random.uniform(31, 36))) if action == "freeze" else 0
     also = random.choice((None, None, "kill", "stop")) if action == "freeze" and target != "daemon" else None
     return action, target, seconds, also
@@ -50,7 +50,7 @@ def processes(group):
 
 
 class Faults:
-    """Faults of one lab and one daemon. `done` holds those that were made: `(begin, end, fault)`, in seconds since 1970."""
+    """Faults of one lab and one daemon. `done` lists the executed ones: `(begin, end, fault)`, in seconds since 1970."""
 
     def __init__(self, lab, daemon, random):
         self.lab, self.daemon, self.random = lab, daemon, random
@@ -92,11 +92,11 @@ class Faults:
         elif target == "master":
             self.restart(grace=15 if action == "stop" else 0)
         else:
-            # One that is about to die may still answer, and the run would wait for what nobody brings back.
+            # A dying process may still answer, and the run would then wait for a restart forever.
             procs.poll(lambda: not processes(group).keys() & set(hit), 10)
 
     def members(self, group, target):
-        """The processes that a target names."""
+        """The processes of a target."""
         all_ = processes(group)
         requests = [pid for pid, (parent, title) in all_.items() if parent == group and "ReqServer_ProcessManager" in title]
         workers = [pid for pid, (parent, title) in all_.items() if parent in requests and "MWorker-" in title]
@@ -117,7 +117,7 @@ class Faults:
         group = self.lab.lab["procs"]["master"]
         procs.poll(lambda: not procs.alive(group), grace)
         procs.signal_each([group], signal.SIGKILL, os.killpg)
-        assert procs.poll(lambda: not procs.alive(group), 10), "the master's processes do not end"
+        assert procs.poll(lambda: not procs.alive(group), 10), "the master's processes did not exit"
         self.lab.master()
 
     def recover(self, seconds):
@@ -129,7 +129,7 @@ class Faults:
             raise salt_lab.LabError(f"the master does not answer within {START} s of a start")
 
     def answers(self):
-        """Does the request port answer, and is there a bus?"""
+        """Whether the request port answers and the bus exists."""
         try:
             rawreq.ask(self.lab.lab["ret_port"], {"cmd": "ping"}, timeout=5)
             rawbus.connect(os.path.join(self.lab.sock_dir, "master_event_pub.ipc")).close()

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Render templates through an installed Salt's reactor and write down what it gives.
+"""Renders templates through the reactor of an installed Salt and records the results.
 
 usage: python jinja_oracle.py FILE        renew the answers in FILE (tests/data/jinja-3008.3.jsonl), in place
        python jinja_oracle.py FILE -      the same, to standard output
 
-Each line of FILE is a mapping: `t` is the template, `files` what it may import, `opts` options of the master; Salt adds `text`,
-or nothing where it fails. The first line has the event's `data`. To add a case, append a line with `t` alone.
+Each line of FILE is a mapping: `t` is the template, `files` its imports, `opts` options of the master; Salt adds `text`, unless
+it fails. The first line has the event's `data`. To add a case, append a line with `t` alone.
 """
 import copy
 import json

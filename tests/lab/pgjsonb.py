@@ -3,8 +3,8 @@
     SALTCELLAR_BIN=target/debug/saltcellar python3 tests/lab/salt_lab.py in-venv -- python tests/lab/pgjsonb.py [JOBS]
 
 Needs initdb and postgres (Debian: postgresql-15) and psycopg2 in that Python (`pip install psycopg2-binary`, or a directory with it in
-PYTHONPATH). The server lives in a temporary directory, has the schema of the returner's documentation and listens on a unix socket alone. The
-CI has no server: there `tests/it/moving.rs` plays psql with rows that one has said.
+PYTHONPATH). The server is in a temporary directory, has the schema of the returner's documentation and listens on a unix socket only. CI
+has no server: there `tests/it/moving.rs` runs a fake psql with recorded rows.
 """
 import glob
 import json
@@ -37,7 +37,7 @@ def as_postgres(*args, **kwargs):
 
 
 def filled(opts):
-    """Fill the tables as a master does; what the returner then says."""
+    """Fills the tables as a master does; returns the returner's answers."""
     functions = salt.loader.returners(opts, {})
     for n in range(JOBS):
         jid = f"20261101{n // 3600 % 24:02}{n // 60 % 60:02}{n % 60:02}{n:06}"
@@ -99,7 +99,7 @@ def main():
         assert first["kinds"]["returns"]["stored"] == 2 * JOBS and first["kinds"]["events"]["known"] + first["kinds"]["events"]["stored"] == 4 * JOBS
         assert second["stored"] == 0 and second["known"] == first["stored"] + first["known"]
         events = cellar("events", "list", "--tag", "my/tag", "--limit", "100000")["events"]
-        assert len(events) == 2 * JOBS, "equal events are as many as they were"
+        assert len(events) == 2 * JOBS, "equal events keep their number"
 
         cellar("export", "local_cache", f"{run}/jobs")
         functions = salt.loader.returners(opts, {})
@@ -108,7 +108,7 @@ def main():
         for jid, expected in answers.items():
             found = functions["local_cache.get_jid"](jid)
             assert {m: r["return"] for m, r in found.items()} == {m: r["return"] for m, r in expected.items()}, jid
-        print("pgjsonb: what Salt's returner says and what saltcellar took over are the same")
+        print("pgjsonb: the answers of Salt's returner and of saltcellar are equal")
     finally:
         if daemon:
             daemon.terminate()

@@ -1,8 +1,8 @@
 """procs: start and end processes so that Ctrl-C, at any moment, leaves none behind.
 
-Everything here starts in a session of its own: a terminal's Ctrl-C reaches only us, and we end the rest in
-the right order. The first signal becomes an exception, later ones are ignored. Between the birth of a process and the note of its id no signal is let through (`held`), so
-there is no moment in which a process exists that nobody would end.
+Every process starts in a separate session: a terminal's Ctrl-C reaches only this process, which stops the others in
+order. The first signal becomes an exception, later ones are ignored. Signals are blocked between the start of a process
+and the recording of its id (`held`), so no process can be left behind.
 """
 import contextlib
 import os
@@ -10,12 +10,12 @@ import signal
 import subprocess
 import time
 
-_depth = 0  # how many `held` blocks we are in
-_pending = None  # the signal that arrived meanwhile
+_depth = 0  # depth of nested `held` blocks
+_pending = None  # a signal that arrived while held
 
 
 class Interrupted(KeyboardInterrupt):
-    """SIGINT, SIGTERM or SIGHUP; `signum` says which."""
+    """SIGINT, SIGTERM or SIGHUP; `signum` is its number."""
 
     def __init__(self, signum):
         super().__init__(signum)
@@ -27,7 +27,7 @@ def _on_signal(signum, _frame):
     if _depth:
         _pending = _pending or signum
     else:
-        deafen()
+        ignore_signals()
         raise Interrupted(signum)
 
 
@@ -36,8 +36,8 @@ def install():
         signal.signal(s, _on_signal)
 
 
-def deafen():
-    """From here on we are cleaning up: another Ctrl-C changes nothing. (SIG_IGN would be inherited.)"""
+def ignore_signals():
+    """Ignores further signals during the cleanup. (SIG_IGN would be inherited.)"""
     for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(s, lambda *_: None)
 
@@ -52,12 +52,12 @@ def held():
         _depth -= 1
         if not _depth and _pending is not None:
             signum, _pending = _pending, None
-            deafen()
+            ignore_signals()
             raise Interrupted(signum)
 
 
 def spawn(cmd, note=None, **kw):
-    """Popen in a new session; `note(process)` is called before any signal can be seen."""
+    """Popen in a new session; `note(process)` is called before any signal is delivered."""
     with held():
         p = subprocess.Popen(cmd, start_new_session=True, **kw)
         if note:
@@ -66,9 +66,9 @@ def spawn(cmd, note=None, **kw):
 
 
 def run(cmd, timeout=None, lines=None, **kw):
-    """Like subprocess.run, for a whole process group: it is ended if we are interrupted or run out of time.
+    """Like subprocess.run, for a whole process group, which is stopped on a signal or a timeout.
 
-    `lines` is called with each line of output (stdout and stderr together) as it comes.
+    `lines` is called with each line of output (stdout and stderr together) as it arrives.
     """
     born = []
     try:
@@ -90,7 +90,7 @@ def run(cmd, timeout=None, lines=None, **kw):
 
 
 def alive(pgid):
-    """Is any process of the group left? (A zombie of our own is reaped first.)"""
+    """Whether a process of the group exists. (Our own zombies are reaped first.)"""
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pgid, os.WNOHANG)
     try:
@@ -117,7 +117,7 @@ def signal_each(ids, signum, send):
 
 
 def poll(done, seconds, pause=0.05):
-    """Is `done()` true within so many seconds?"""
+    """Whether `done()` becomes true within so many seconds."""
     until = time.monotonic() + seconds
     while not done():
         if time.monotonic() > until:
@@ -127,9 +127,9 @@ def poll(done, seconds, pause=0.05):
 
 
 def end(groups, grace=8.0):
-    """End process groups: the leaders first, for they end their children in order; then all, ever harder.
+    """Stops process groups: the leaders first, because they stop their children in order; then all, with SIGKILL at last.
 
-    Returns the groups that would not go.
+    Returns the groups that did not exit.
     """
     steps = ((signal.SIGTERM, os.kill, grace), (signal.SIGTERM, os.killpg, 3), (signal.SIGKILL, os.killpg, 3))
     for signum, send, wait in steps:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Run reactor conformance cases through an installed, unmodified Salt and record what it does.
+"""Runs reactor conformance cases through an installed, unmodified Salt and records the results.
 
 usage:
     python tests/lab/reactor_oracle.py update DIR [DIR...]   # (re)write "expect" in every DIR/*.json
@@ -62,7 +62,7 @@ LOG_PREFIXES = (
 
 # ---------------------------------------------------------------- encoding
 def enc(v, sub):
-    """JSON encoding; what JSON cannot say is wrapped in a one-key object starting with '$'."""
+    """JSON encoding; values without a JSON form are wrapped in a one-key object starting with '$'."""
     if v is None or isinstance(v, bool):
         return v
     if isinstance(v, str):
@@ -109,7 +109,7 @@ def dec(v):
 
 
 def shorten(msg):
-    """Drop Python tracebacks: they say nothing about behaviour and name local paths."""
+    """Drops Python tracebacks, which contain local paths and no behaviour."""
     mark = "Traceback (most recent call last)"
     if msg.startswith(mark):
         return [l for l in msg.splitlines() if l.strip()][-1]
@@ -464,7 +464,7 @@ def main():
             case["salt_version"] = salt.version.__version__
             case["expect"] = got
             if any("crash" in e for e in got["events"]):
-                case.setdefault("advice", "salt-crash: the reactor process dies here; log it and go on instead")
+                case.setdefault("advice", "salt-crash: the reactor process dies here; log it and continue instead")
             with open(p, "w", encoding="utf-8") as fh:
                 json.dump(case, fh, indent=1, ensure_ascii=False)
                 fh.write("\n")

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 """salt_lab: a real salt-master and its minions on 127.0.0.1, for tests and for the demo.
 
-  salt_lab.py venv                                  make the Python environment if missing, print its path
+  salt_lab.py venv                                  create the Python environment if missing, print its path
   salt_lab.py in-venv -- pytest salt/tests/unit     run one command in that environment
   salt_lab.py releases                              print the releases that one run of the tests covers
   salt_lab.py start --minions 2                     start, wait for test.ping, print `export` lines
   salt_lab.py env   --dir DIR                       print the same lines again
   salt_lab.py run   --minions 2 -- CMD ARGS...      start, run CMD in the lab's environment, stop
-  salt_lab.py stop  --dir DIR [--keep]              end every process, remove DIR unless --keep
+  salt_lab.py stop  --dir DIR [--keep]              stop every process, remove DIR unless --keep
 
-The release is --release, or $SALT_RELEASE, or the newest of those below. Its environment holds Salt, pytest
-and this repository's extension (installed anew when its files changed). It lies in target/salt/<release>;
-$SALTCELLAR_SALT_VENVS names another directory for them, $SALT_PYTHON the interpreter to make them with.
+The release is --release, or $SALT_RELEASE, or the newest of those below. Its environment contains Salt, pytest
+and this repository's extension (reinstalled when its files change), in target/salt/<release>.
+$SALTCELLAR_SALT_VENVS names another directory, $SALT_PYTHON the interpreter to create them with.
 
 All state of a lab is in one directory (default: a new one under $TMPDIR). Its path is short because Salt
 puts unix sockets below it and the kernel allows about 107 bytes. Nothing listens outside 127.0.0.1, the
@@ -43,16 +43,16 @@ TOOLS = ("pytest>=8,<9",)
 OLD_TOOLS = ("setuptools<70", "wheel")  # Salt's releases need pkg_resources to be built, and to run
 REPO = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 EXTENSION = os.path.join(REPO, "salt")
-STATE = "lab.json"  # what `stop` and `env` need to know, written next to the lab's files
+STATE = "lab.json"  # the state for `stop` and `env`, next to the lab's files
 DIR_LENGTH_MAX = 60  # the rest of the 107 bytes is for Salt's own names
 
 
 class LabError(Exception):
-    """Something the user can read and act upon."""
+    """An error that the user can act upon."""
 
 
 def say(msg):
-    with contextlib.suppress(OSError):  # nobody may be there to read it while we clean up
+    with contextlib.suppress(OSError):  # the reader may have closed it during the cleanup
         print(f"salt_lab: {msg}", file=sys.stderr, flush=True)
 
 
@@ -61,9 +61,9 @@ def default_release():
 
 
 def tested_releases():
-    """The releases that one run of the tests covers: the one that $SALT_RELEASE names, or else the first of ours.
+    """The releases of one test run: $SALT_RELEASE, or else the first of ours.
 
-    Where $CI is set also one of the others, chosen by the commit: the next commits have the rest, and a run can be repeated.
+    With $CI also one of the others, chosen by the commit: a run can be repeated, and the next commits test the rest.
     """
     if os.environ.get("SALT_RELEASE"):
         return [os.environ["SALT_RELEASE"]]
@@ -81,10 +81,10 @@ def venv_path(release):
 
 
 def ensure_venv(release, progress=say, extension=True):
-    """The environment for this release, made if it is not there.
+    """The environment of this release, created if missing.
 
-    One counts as made only once its stamp is written, which is the last step; a half-made one is thrown
-    away. A file lock keeps two makers apart.
+    It is complete once its stamp is written, which is the last step; an incomplete one is deleted. A file lock
+    serialises concurrent creations.
     """
     path = venv_path(release)
     os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -104,12 +104,12 @@ def make_venv(path, release, progress):
     wanted = json.dumps({"salt": release, "tools": [*OLD_TOOLS, *TOOLS]})
     stamp = os.path.join(path, ".made-of")
     python = os.path.join(path, "bin", "python")
-    # a venv whose interpreter was upgraded away under it does not run any more
+    # a venv stops working if its interpreter was upgraded
     if read(stamp) == wanted and subprocess.call([python, "-c", ""], stderr=subprocess.DEVNULL) == 0:
         return
     maker = os.environ.get("SALT_PYTHON") or sys.executable
     check_python(maker)
-    progress(f"making a Python environment with salt {release} (once, a minute or two) in {path}")
+    progress(f"creating a Python environment with salt {release} (once, a minute or two) in {path}")
     shutil.rmtree(path, ignore_errors=True)
     log = f"{path}.log"
     with open(log, "w"):
@@ -121,7 +121,7 @@ def make_venv(path, release, progress):
 
 
 def check_python(python):
-    """What is missing on a bare machine, said before anything is begun."""
+    """Checks the prerequisites before anything is started."""
     probe = "import sys, venv, ensurepip; sys.exit(3 if sys.version_info < (3, 10) else 0)"
     try:
         p = subprocess.run([python, "-c", probe], capture_output=True, text=True)
@@ -130,7 +130,7 @@ def check_python(python):
     if p.returncode == 3:
         raise LabError(f"{python} is older than 3.10; set SALT_PYTHON to a newer one")
     if p.returncode:
-        raise LabError(f"{python} cannot make virtual environments. Install the missing part and try again:\n"
+        raise LabError(f"{python} cannot create virtual environments. Install the missing part and try again:\n"
                        "  Debian, Ubuntu:  apt-get install python3-venv\n"
                        "  Fedora, RHEL:    dnf install python3-pip\n"
                        "  or set SALT_PYTHON to a Python that has `venv` and `ensurepip`")
@@ -152,9 +152,9 @@ def install_extension(path, progress):
     progress("installing the extension from salt/")
     with contextlib.suppress(FileNotFoundError):
         os.remove(stamp)
-    # setuptools copies what an earlier build left in build/, removed files too
+    # setuptools copies the contents of build/ from an earlier build, including deleted files
     shutil.rmtree(os.path.join(EXTENSION, "build"), ignore_errors=True)
-    # its one dependency is the Salt that is here already, and so is what builds it: nothing is fetched
+    # Salt, its one dependency, and the build tools are installed already: nothing is downloaded
     pip(path, f"{path}.log", progress, "--no-deps", "--no-build-isolation", "--force-reinstall", EXTENSION)
     write(stamp, h.hexdigest())
 
@@ -165,7 +165,7 @@ def pip(path, log, progress, *what):
 
 
 def step(log, progress, *cmd):
-    """Run one command, its output into `log`; pip's words about packages go to the progress line."""
+    """Runs one command with its output in `log`; pip's messages about packages are shown as progress."""
     with open(log, "a", errors="replace") as out:
         def line(text):
             print(text, file=out, flush=True)
@@ -177,7 +177,7 @@ def step(log, progress, *cmd):
     if p.returncode:
         with open(log, errors="replace") as f:
             tail = "".join(f.readlines()[-15:])
-        raise LabError(f"`{' '.join(cmd)}` failed:\n{tail}(all of it: {log})")
+        raise LabError(f"`{' '.join(cmd)}` failed:\n{tail}(complete log: {log})")
 
 
 def read(path):
@@ -203,12 +203,12 @@ def new_dir(prefix):
     return os.path.realpath(tempfile.mkdtemp(prefix=prefix, dir=base))
 
 
-PORTS = range(20000, 32000)  # below those that the system gives to outgoing connections
+PORTS = range(20000, 32000)  # below the range for outgoing connections
 _next_port = PORTS[os.getpid() * 16 % len(PORTS)]
 
 
 def free_ports(n):
-    """Ports that nothing listens on. Labs of other processes look elsewhere first, and this process does not look twice."""
+    """Ports without a listener. Other processes' labs start at another port, and this process uses each port once."""
     global _next_port
     found = []
     for _ in PORTS:
@@ -222,7 +222,7 @@ def free_ports(n):
 
 
 def to_yaml(d):
-    """JSON is YAML; one key a line keeps the files readable."""
+    """JSON is YAML; one key per line keeps the files readable."""
     return "".join(f"{k}: {json.dumps(v)}\n" for k, v in d.items())
 
 
@@ -276,7 +276,7 @@ def write_minion(lab, mid, extra):
 
 # ---------------------------------------------------------------- processes
 def salt_command(lab, name):
-    """Through the interpreter, not the script's #! line: that breaks on long paths."""
+    """Uses the interpreter instead of the script's #! line, which breaks on long paths."""
     return [lab["python"] or os.path.join(lab["bin"], "python"), os.path.join(lab["bin"], name)]
 
 
@@ -303,7 +303,7 @@ def load(path):
 
 
 def strays(lab):
-    """Processes of this lab that left their group: a minion runs each job in a session of its own."""
+    """Processes of this lab outside its process groups: a minion runs each job in a new session."""
     mark = f"{lab['dir']}/conf".encode()
     found = []
     for path in glob.glob("/proc/[0-9]*/cmdline"):
@@ -323,7 +323,7 @@ def stop(lab, keep=False):
             break
     left += strays(lab)
     if left:
-        raise LabError(f"processes {left} did not end")
+        raise LabError(f"processes {left} did not exit")
     if not keep:
         shutil.rmtree(lab["dir"], ignore_errors=True)
 
@@ -332,7 +332,7 @@ def wait_for(what, until, probe, watched):
     while not probe():
         for p in watched:
             if p.poll() is not None:
-                raise LabError(f"a Salt process ended (exit code {p.returncode}) while waiting for {what}")
+                raise LabError(f"a Salt process exited (exit code {p.returncode}) while waiting for {what}")
         if time.monotonic() > until:
             raise LabError(f"timed out waiting for {what}")
         time.sleep(0.2)
@@ -351,8 +351,8 @@ def env_of(lab):
 
 
 def own_env():
-    """Ours without SALTCELLAR_SOCKET and STATE_DIR: the caller's, perhaps of another lab, would win over the
-    lab's own configuration."""
+    """The environment without SALTCELLAR_SOCKET and STATE_DIR: the caller's values, perhaps of another lab, would override
+    the lab's own configuration."""
     return {k: v for k, v in os.environ.items() if k not in ("SALTCELLAR_SOCKET", "SALTCELLAR_STATE_DIR")}
 
 
@@ -363,7 +363,7 @@ def full_env(lab):
 
 
 def documents(text):
-    """The JSON documents in Salt's output: it prints one per minion, or per progress event."""
+    """The JSON documents in Salt's output: one per minion, or per progress event."""
     found, rest, reader = [], text.strip(), json.JSONDecoder()
     while rest:
         value, end = reader.raw_decode(rest)
@@ -373,7 +373,7 @@ def documents(text):
 
 
 def responds(lab):
-    """One test.ping through the real command line: it also proves that the job cache works."""
+    """One test.ping through the real command line, which also verifies the job cache."""
     p = procs.run([*salt_command(lab, "salt"), "--out=json", "-t", "5", "-L", ",".join(lab["minions"]), "test.ping"], env=full_env(lab), text=True, timeout=60,
                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
     try:
@@ -385,9 +385,9 @@ def responds(lab):
 
 def start(release=None, minions=2, prefix="lab-", directory=None, master_conf=None, minion_conf=None,
           module_dirs=(), timeout=90, progress=say, extension=True, python=None):
-    """Start a lab and wait until its minions answer. Everything is ended again if that fails.
+    """Starts a lab and waits until its minions answer. Stops everything on an error.
 
-    `python` is another interpreter with Salt, for a master whose user cannot read the library of the environment's.
+    `python` is another interpreter with Salt, for a master whose user cannot read the environment's library.
     """
     release = release or default_release()
     venv = ensure_venv(release, progress, extension)
@@ -412,7 +412,7 @@ def start(release=None, minions=2, prefix="lab-", directory=None, master_conf=No
             write_minion(lab, mid, minion_conf or {})
         until = time.monotonic() + timeout
         watched = [spawn(lab, "master", "salt-master", "-c", f"{root}/conf")]
-        # no need to wait: a minion retries until the master answers, and they start in parallel
+        # no need to wait: minions retry until the master answers, and start concurrently
         for mid in lab["minions"]:
             watched.append(spawn(lab, mid, "salt-minion", "-c", f"{root}/conf-{mid}", "--disable-keepalive"))
         sock, key = f"{root}/master/run/master_event_pull.ipc", env_of(lab)["SALT_LAB_ROOT_KEY"]
@@ -423,7 +423,7 @@ def start(release=None, minions=2, prefix="lab-", directory=None, master_conf=No
             wait_for("test.ping", until, lambda: responds(lab), watched)
     except BaseException as exc:
         if isinstance(exc, KeyboardInterrupt):
-            progress("ending the Salt processes that were started")
+            progress("stopping the started Salt processes")
         else:
             for name in lab["procs"]:
                 for path in (f"{root}/{name}.out", f"{root}/{name}/log"):
@@ -433,7 +433,7 @@ def start(release=None, minions=2, prefix="lab-", directory=None, master_conf=No
             say(f"start failed, the files are in {root}")
         stop(lab, keep=not isinstance(exc, KeyboardInterrupt))
         with contextlib.suppress(FileNotFoundError):
-            os.remove(os.path.join(root, STATE))  # the directory may be started again
+            os.remove(os.path.join(root, STATE))  # the directory may be used again
         raise
     progress(f"salt {release} with {len(lab['minions'])} minions is up after {time.monotonic() - began:.1f} s in {root}")
     return lab
@@ -482,7 +482,7 @@ def main():
             path = ensure_venv(args.release, extension=args.extension)
             os.environ["PATH"] = f"{path}/bin{os.pathsep}{os.environ.get('PATH', '')}"
             os.environ["SALT_RELEASE"] = args.release
-            # pytest through the interpreter: a script's #! line has a length limit
+            # pytest through the interpreter, because a script's #! line has a length limit
             script = os.path.join(path, "bin", args.command[0])
             is_script = os.path.exists(script) and not args.command[0].startswith("python")
             cmd = [os.path.join(path, "bin", "python"), script] if is_script else args.command[:1]
@@ -494,7 +494,7 @@ def main():
             try:
                 rc = procs.run(args.command, env=full_env(lab)).returncode
             finally:
-                procs.deafen()
+                procs.ignore_signals()
                 stop(lab)
             sys.exit(rc)
         elif args.cmd == "releases":

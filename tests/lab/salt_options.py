@@ -1,8 +1,8 @@
-"""Print Salt's options for a master: defaults and types, as JSON, from the Salt that runs this.
+"""Prints Salt's options for a master as JSON: defaults and types, of the Salt in this Python.
 
     python tests/lab/salt_options.py > src/config/salt_master/options.json
 
-Values that depend on the machine or the user are left out.
+Values that depend on the machine or the user are omitted.
 """
 
 import json

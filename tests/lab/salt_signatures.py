@@ -1,8 +1,8 @@
-"""Print the signatures of a Salt's runner and wheel functions, as JSON, from the Salt that runs this.
+"""Prints the signatures of a Salt's runner and wheel functions as JSON, of the Salt in this Python.
 
     python tests/lab/salt_signatures.py [MASTER_CONFIG] > src/reactor/signatures.json
 
-They are read by the means that Salt's reactor itself uses, aliases and custom modules included.
+They are read with the functions of Salt's reactor, including aliases and custom modules.
 """
 
 import base64
@@ -20,7 +20,7 @@ import salt.version
 
 
 def plain(value):
-    """What JSON cannot say is wrapped, as in the conformance cases."""
+    """Wraps values without a JSON form, as in the conformance cases."""
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, int):

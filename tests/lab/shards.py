@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""shards: the integration tests in several pytest processes that run beside each other, each with a master of its own.
+"""shards: runs the integration tests in several concurrent pytest processes, each with its own master.
 
   shards.py [PYTEST ARGS...]
 
-A master, its minions and the tests wait most of the time, so two processes take little more than half the time of one on two
-cores. INTEGRATION_SHARDS says how many (2). Arguments go to each pytest; if one of them names a test or a file, there is one
-process with these arguments alone. Runs in the lab's environment: `salt_lab.py in-venv -- python tests/lab/shards.py`.
+A master, its minions and the tests mostly wait, so two processes need little more than half the time of one on two
+cores. INTEGRATION_SHARDS is their number (2). Arguments are passed to each pytest; if one of them is a test or a file, there is
+one process with these arguments alone. Runs in the lab's environment: `salt_lab.py in-venv -- python tests/lab/shards.py`.
 """
 import glob
 import os
@@ -20,7 +20,7 @@ import procs  # noqa: E402
 REPO = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TESTS = os.path.join(REPO, "salt", "tests", "integration")
 
-#: Seconds that each file takes, about; only the balance depends on them. A file that is not listed counts as 5.
+#: Approximate seconds of each file, for balance only. A file that is not listed counts as 5.
 SECONDS = {
     "test_cli.py": 6,
     "test_events.py": 14,
@@ -42,7 +42,7 @@ SECONDS = {
     "test_spool.py": 18,
     "test_zeromq.py": 8,
 }
-NO_TESTS = 5  # pytest's exit code where nothing was selected
+NO_TESTS = 5  # pytest's exit code if no test was selected
 
 
 def files():
@@ -50,7 +50,7 @@ def files():
 
 
 def split(paths, count):
-    """All of `paths` in `count` lists that take about equally long; the same ones each time."""
+    """Divides `paths` into `count` lists of about equal duration; deterministic."""
     lists = [[] for _ in range(count)]
     totals = [0] * count
     for path in sorted(paths, key=lambda path: (-SECONDS.get(os.path.basename(path), 5), path)):
@@ -61,7 +61,7 @@ def split(paths, count):
 
 
 class Shard:
-    """One pytest; its output goes to a file, and from there line by line to ours."""
+    """One pytest process; its output is written to a file and copied to ours line by line."""
 
     def __init__(self, name, args, started):
         self.name, self.rest = name, ""
@@ -71,7 +71,7 @@ class Shard:
         self.process, self.at = started[-1], 0
 
     def forward(self):
-        # The child writes at the file's shared position: read at one of our own.
+        # The child writes at the file's shared position, so reading needs a separate one.
         data = os.pread(self.out.fileno(), 1 << 20, self.at)
         self.at += len(data)
         *lines, self.rest = (self.rest + data.decode(errors="replace")).split("\n")
@@ -92,7 +92,7 @@ def run(args):
         while any([one.forward() or one.process.poll() is None for one in running]):
             time.sleep(0.1)
     except KeyboardInterrupt as exc:
-        procs.deafen()
+        procs.ignore_signals()
         procs.end([process.pid for process in started], grace=30)
         return 128 + exc.signum
     codes = [one.process.returncode for one in running]

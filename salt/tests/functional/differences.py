@@ -1,22 +1,22 @@
 """
-Every intended difference between ``local_cache`` and ``saltcellar``, with its reason. ``test_local_cache_answers.py`` fails on any other
-one, and on one of these that does not show up any more.
+Every intended difference between ``local_cache`` and ``saltcellar``, with its reason. ``test_local_cache_answers.py`` fails on any
+other difference, and on a listed one that no longer occurs.
 
-A difference is a function that takes the question, both answers and what the world knows, and gives both back without
-what it speaks of. Its first line says what differs, the rest why.
+A difference is a function of the query, both answers and the state of the world. It returns both answers without the difference.
+The first line of its docstring describes the difference, the rest gives the reason.
 """
 
 ALL = {}
 
 
 def difference(function):
-    """Enter a difference by its function's name."""
+    """Registers a difference under its function's name."""
     ALL[function.__name__] = function
     return function
 
 
 class Missing:
-    """In place of what a difference takes out of the comparison."""
+    """Placeholder for a value that a difference removes from the comparison."""
 
     def __repr__(self):
         return "<differs as intended>"
@@ -29,12 +29,12 @@ class Missing:
 
 MISSING = Missing()
 
-#: What a load says in a listing.
+#: Keys of a load in a listing.
 LISTED = ("Function", "Arguments", "Target", "Target-type", "User", "Metadata")
 
 
 def _rows(ask, theirs, ours):
-    """Pairs of what both say about one job each, to be changed in place; by jid."""
+    """Pairs of both rows of each job by jid, to be changed in place."""
     if ask.function == "get_jids":
         return {jid: (theirs[jid], ours[jid]) for jid in theirs if jid in ours}
     if ask.function == "get_jids_filter":
@@ -44,19 +44,19 @@ def _rows(ask, theirs, ours):
 
 
 def _without_minions(theirs, ours):
-    """Both loads without the minions, of which ours has all of theirs."""
+    """Both loads without the minions; ours must contain all of theirs."""
     one, other = theirs.get("Minions", ()), ours.get("Minions", ())
-    assert MISSING in (one, other) or set(one) <= set(other), "ours has all of theirs"
+    assert MISSING in (one, other) or set(one) <= set(other), "ours contains all of theirs"
     return dict(theirs, Minions=MISSING), dict(ours, Minions=MISSING)
 
 
 @difference
 def there_is_an_answer(ask, theirs, ours, world):
     """
-    Reading answers, whatever is stored.
+    Queries always return an answer.
 
-    ``local_cache`` raises where a job has no list of minions (a return or load without ``tgt``), where a jid looks like a time that
-    there is none of, and where there is no job at all.
+    ``local_cache`` raises if a job has no list of minions (a return or load without ``tgt``), if a jid looks like an invalid time, and
+    if the job does not exist.
     """
     if type(theirs).__name__ == "Raised" and type(ours).__name__ != "Raised":
         return MISSING, MISSING
@@ -66,10 +66,10 @@ def there_is_an_answer(ask, theirs, ours, world):
 @difference
 def the_first_publish_stays(ask, theirs, ours, world):
     """
-    Of several loads that were published under one jid the first one is shown.
+    The first of several loads published under one jid is shown.
 
-    ``local_cache`` keeps the last one, so that a jid used twice, or a syndic's copy of the load, replaces what the user asked for.
-    The minions of all of them count.
+    ``local_cache`` keeps the last one, so a jid used twice, or a syndic's copy of the load, replaces the original publish.
+    The minions of all loads count.
     """
     if ask.function == "get_load" and ask.jid in world.republished:
         keep = lambda load: {"Minions": load.get("Minions", MISSING)}  # noqa: E731
@@ -79,7 +79,7 @@ def the_first_publish_stays(ask, theirs, ours, world):
             for row in pair:
                 row.update(dict.fromkeys(LISTED, MISSING))
     if ask.function == "get_jids_filter" and world.republished and ask.args[1:] != (False,):
-        # Whether one of them is `saltutil.find_job` is a matter of which load counts.
+        # The load that counts decides whether the job is `saltutil.find_job`.
         drop = lambda rows: [row for row in rows if row["JID"] not in world.republished]  # noqa: E731
         if len(theirs) < ask.args[0] and len(ours) < ask.args[0]:
             return drop(theirs), drop(ours)
@@ -90,10 +90,10 @@ def the_first_publish_stays(ask, theirs, ours, world):
 @difference
 def targets_are_not_matched_again(ask, theirs, ours, world):
     """
-    The minions of a load that was saved without any are unknown.
+    The minions of a load that was saved without minions are unknown.
 
-    ``local_cache`` matches the target against the accepted keys at that moment, in the process that saves. The master's own publish
-    always names its minions; ``salt-ssh`` and syndics' loads do not, and there the keys are those of other machines.
+    ``local_cache`` matches the target against the accepted keys at that moment, in the saving process. The master's own publish
+    always contains its minions; loads of ``salt-ssh`` and syndics do not, and there the keys are those of other machines.
     """
     if ask.function != "get_load" or ask.jid not in world.without_minions:
         return theirs, ours
@@ -103,9 +103,9 @@ def targets_are_not_matched_again(ask, theirs, ours, world):
 @difference
 def minions_count_without_a_target(ask, theirs, ours, world):
     """
-    The minions that a publish names are kept, whether it has a ``tgt`` or not.
+    The minions of a publish are stored, with or without a ``tgt``.
 
-    ``local_cache`` looks at ``tgt`` first, and keeps no list where it is missing or empty.
+    ``local_cache`` checks ``tgt`` first, and stores no list if it is missing or empty.
     """
     if ask.function != "get_load" or ask.jid not in world.without_target:
         return theirs, ours
@@ -117,7 +117,7 @@ def minions_add_up(ask, theirs, ours, world):
     """
     Minions reported for a job a second time are added.
 
-    3006 and 3007 replace the list, with the last syndic's or the last batch's; 3008 adds, as we do.
+    3006 and 3007 replace the list with that of the last syndic or batch; 3008 adds, as we do.
     """
     if world.release >= (3008,) or ask.function != "get_load" or ask.jid not in world.minions_twice:
         return theirs, ours
@@ -127,9 +127,9 @@ def minions_add_up(ask, theirs, ours, world):
 @difference
 def a_return_is_enough_to_know_a_job(ask, theirs, ours, world):
     """
-    A return whose job nobody prepared is stored, and is the job's load until a better one comes.
+    A return without ``prep_jid`` is stored, and is the job's load until a publish arrives.
 
-    ``local_cache`` drops it and logs an inconsistency. A minion that returns by itself (``--return``) is not prepared by anybody.
+    ``local_cache`` drops it and logs an inconsistency. Returns sent directly by a minion (``--return``) have no ``prep_jid``.
     """
     only = world.only_returned()
     if ask.function == "get_load" and ask.jid in only:
@@ -150,11 +150,11 @@ def every_return_is_stored(ask, theirs, ours, world):
     """
     A second return of a job that was published without a target is stored, with its end time.
 
-    ``_store_job`` asks ``local_cache`` for the load, which raises where there is no list of minions: so all but the first return of
+    ``_store_job`` requests the load from ``local_cache``, which raises without a list of minions: all but the first return of
     such a job are lost.
     """
     if ask.function == "get_jid":
-        # Of such a minion `local_cache` has nothing, or something later.
+        # `local_cache` has no return of such a minion, or a later one.
         keep = lambda answer: {m: ret for m, ret in answer.items() if (ask.jid, m) not in world.lost}  # noqa: E731
         return keep(theirs), keep(ours)
     lost = {jid for jid, _ in world.lost}
@@ -170,7 +170,7 @@ def every_return_is_stored(ask, theirs, ours, world):
 @difference
 def jids_that_are_no_time_come_first(ask, theirs, ours, world):
     """
-    A jid that a client made up is older than all that are made of time, in no promised order.
+    A jid without a time is older than all jids with a time; the order of such jids is undefined.
 
     ``local_cache`` sorts by text. A listing of the newest jobs needs their time, and such a jid has none.
     """
@@ -185,9 +185,9 @@ def jids_that_are_no_time_come_first(ask, theirs, ours, world):
 @difference
 def the_end_is_shown_where_it_is_known(ask, theirs, ours, world):
     """
-    A listing has ``EndTime`` for each job whose end is known.
+    A listing has ``EndTime`` for each job with a known end.
 
-    ``local_cache`` looks at ``job_cache_store_endtime`` when asked, and hides what it has once the option is off.
+    ``local_cache`` checks ``job_cache_store_endtime`` at the query, and hides stored end times once the option is off.
     """
     if ask.function == "get_jids":
         for jid, (one, other) in _rows(ask, theirs, ours).items():
@@ -199,9 +199,9 @@ def the_end_is_shown_where_it_is_known(ask, theirs, ours, world):
 @difference
 def the_newest_jobs_have_their_end_too(ask, theirs, ours, world):
     """
-    ``get_jids_filter`` has ``EndTime``, as ``get_jids`` has it.
+    ``get_jids_filter`` has ``EndTime``, as ``get_jids`` does.
 
-    ``local_cache`` leaves it out there, for no reason to be seen; ``jobs.list_jobs_filter`` shows what it gets.
+    ``local_cache`` omits it there, for no apparent reason; ``jobs.list_jobs_filter`` shows it if present.
     """
     if ask.function == "get_jids_filter":
         for row in ours:
@@ -212,9 +212,9 @@ def the_newest_jobs_have_their_end_too(ask, theirs, ours, world):
 @difference
 def nothing_hangs_on_what_returner_gives(ask, theirs, ours, world):
     """
-    ``returner`` gives nothing, also for a second return of one minion.
+    ``returner`` returns ``None``, also for a second return of one minion.
 
-    ``local_cache`` gives False then. Nobody looks at it; ours is kept as history.
+    ``local_cache`` returns False then, which Salt ignores; ours is stored as history.
     """
     return (None, None) if ask.function == "returner" else (theirs, ours)
 
@@ -222,9 +222,9 @@ def nothing_hangs_on_what_returner_gives(ask, theirs, ours, world):
 @difference
 def nocache_counts_from_the_first_word(ask, theirs, ours, world):
     """
-    A job prepared with ``nocache`` shows no returns, whenever it was said.
+    A job prepared with ``nocache`` shows no returns, regardless of the order of calls.
 
-    ``local_cache`` shows those that came before it was. Salt says it when it makes the jid, before any return.
+    ``local_cache`` shows returns from before the mark. Salt sets it when it creates the jid, before any return.
     """
     if ask.function == "get_jid" and ask.jid in world.nocache_late:
         return MISSING, MISSING

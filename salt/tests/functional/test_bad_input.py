@@ -1,4 +1,4 @@
-"""What a master should never be handed, and what it is: defined, counted, and Salt goes on. With a real daemon."""
+"""Input that a master should never get, but does: the result is defined and counted, and Salt continues. With a real daemon."""
 
 import pytest
 import salt.loader
@@ -13,13 +13,13 @@ FULL = "store:\n  free_bytes_min: 1000000GiB\n  free_bytes_low: 1000000GiB\n"
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch):
-    """What was spooled is handed over with the next call, and not a second later."""
+    """Spooled entries are handed over with the next call, without the usual pause."""
     monkeypatch.setattr(client, "HANDOVER_PAUSE_S", 0)
 
 
 @pytest.fixture
 def at(master_opts, opts):
-    """Have Salt speak to this daemon."""
+    """Connects Salt to this daemon."""
 
     def point(cellar):
         master_opts["saltcellar.socket"] = opts["saltcellar.socket"] = cellar.socket
@@ -30,7 +30,7 @@ def at(master_opts, opts):
 
 @pytest.fixture
 def returners(master_opts):
-    """Loaded at each use: 3006 and 3007 copy the options when they load."""
+    """Loads the returners at each use, because 3006 and 3007 copy the options at load time."""
 
     class Returners:
         def __getitem__(self, name):
@@ -39,41 +39,41 @@ def returners(master_opts):
     return Returners()
 
 
-def goes_on(store, returners, minion="next"):
-    """The next return is stored as if nothing had been."""
+def continues(store, returners, minion="next"):
+    """The next return is stored normally."""
     store(dict(RETURN, id=minion), event=Bus(), job_cache_store_endtime=True)
     assert minion in returners["saltcellar.get_jid"](JID)
     assert returners["saltcellar.get_endtime"](JID)
 
 
-def test_a_return_larger_than_the_daemon_takes(make_cellar, at, store, returners, spool, caplog):
+def test_a_return_over_the_daemons_limit(make_cellar, at, store, returners, spool, caplog):
     cellar = at(make_cellar(SMALL))
     store(dict(RETURN, **{"return": "x" * LIMIT}), event=Bus(), job_cache_store_endtime=True)
     assert returners["saltcellar.get_jid"](JID) == {}
     assert spool.counters() == {"too_large": 1}
     assert cellar.counter("entries_too_large") >= 1
     assert f"returner for job {JID} was not stored" in caplog.text
-    goes_on(store, returners)
+    continues(store, returners)
 
 
 def test_a_return_larger_than_any_request(cellar, at, store, returners, spool, caplog):
-    """Beyond what the socket takes nothing is sent, so that the connection goes on."""
+    """Above the socket's limit nothing is sent, so the connection stays usable."""
     at(cellar)
     store(dict(RETURN, **{"return": "x" * wire.REQUEST_BYTES_MAX}), event=Bus(), job_cache_store_endtime=True)
     assert returners["saltcellar.get_jid"](JID) == {}
     assert spool.counters() == {"too_large": 1}
     assert f"returner for job {JID} was not stored" in caplog.text
     assert [cellar.counter(name) for name in ("entries_too_large", "peers_dropped")] == [0, 0]
-    goes_on(store, returners)
+    continues(store, returners)
 
 
-def test_a_publish_larger_than_the_daemon_takes(make_cellar, at, store, returners, spool):
+def test_a_publish_over_the_daemons_limit(make_cellar, at, store, returners, spool):
     at(make_cellar(SMALL))
     load = {"cmd": "publish", "tgt": ["x" * LIMIT], "fun": "test.ping", "arg": [], "tgt_type": "list", "jid": JID, "ret": ""}
     returners["saltcellar.save_load"](JID, load, ["web1"])
     assert spool.counters() == {"too_large": 1}
-    assert returners["saltcellar.get_load"](JID) == {}, "salt says that there is no such job, and goes on"
-    goes_on(store, returners)
+    assert returners["saltcellar.get_load"](JID) == {}, "salt reports an unknown job and continues"
+    continues(store, returners)
 
 
 def test_a_publish_that_cannot_be_packed(cellar, at, store, returners, spool):
@@ -82,8 +82,8 @@ def test_a_publish_that_cannot_be_packed(cellar, at, store, returners, spool):
     returners["saltcellar.save_load"](JID, load, {"web1"})
     got = returners["saltcellar.get_load"](JID)
     assert (got["arg"], got["tgt"], got["Minions"]) == (["<Unpackable without a text form>"], ["web1"], ["web1"])
-    assert spool.counters() == {}, "nothing of it is lost"
-    goes_on(store, returners)
+    assert spool.counters() == {}, "nothing is lost"
+    continues(store, returners)
 
 
 class Unpackable:
@@ -106,30 +106,30 @@ def test_values_that_cannot_be_packed(cellar, at, store, returners):
     assert got["object"] == "<Unpackable without a text form>"
     assert got["huge"] == str(2**200)
     assert got[b"k"] == [1, 2]
-    goes_on(store, returners)
+    continues(store, returners)
 
 
 @pytest.mark.parametrize("bad", ["../../etc/passwd", "a/b", "a\\b", "a\0b", ".", ".."])
-def test_an_id_that_salt_would_refuse(cellar, at, store, returners, spool, bad):
-    """Salt's `_store_job` does not hand it over; the daemon does not take it from anybody else either."""
+def test_an_id_invalid_in_salt(cellar, at, store, returners, spool, bad):
+    """Salt's `_store_job` does not pass it on; the daemon rejects it from other callers, too."""
     at(cellar)
     store(dict(RETURN, id=bad), event=Bus())
     returners["saltcellar.returner"](dict(RETURN, id=bad))
     assert returners["saltcellar.get_jid"](JID) == {}
     assert returners["saltcellar.get_minions"]() == []
-    assert spool.counters() == {"refused": 1}, "the one that was not Salt's"
+    assert spool.counters() == {"refused": 1}, "only the call that bypassed Salt"
     assert cellar.counter("calls_refused") == 1
-    goes_on(store, returners)
+    continues(store, returners)
 
 
-def test_a_jid_of_ten_thousand_bytes_is_a_jid_and_one_of_twenty_thousand_is_not(cellar, at, store, returners, spool):
+def test_a_jid_of_ten_thousand_bytes_is_valid_and_one_of_twenty_thousand_is_not(cellar, at, store, returners, spool):
     at(cellar)
     for jid, stored in (("1" * 10_000, True), ("1" * 20_000, False)):
         store(dict(RETURN, jid=jid), event=Bus(), job_cache_store_endtime=True)
         assert (returners["saltcellar.get_jid"](jid) != {}) == stored
         assert (jid in returners["saltcellar.get_jids"]()) == stored
     assert set(spool.counters()) <= {"refused", "bad_args"} and sum(spool.counters().values()) == 2
-    goes_on(store, returners)
+    continues(store, returners)
 
 
 @pytest.mark.parametrize("jid", ["20261121031733650864", "req"])
@@ -138,7 +138,7 @@ def test_the_daemon_dies_between_the_load_and_the_return(cellar, at, store, retu
     load = store(dict(RETURN, jid=jid), event=Bus(does=cellar.kill), job_cache_store_endtime=True)
     assert spool.pending()
     cellar.start()
-    goes_on(store, returners)
+    continues(store, returners)
     assert returners["saltcellar.get_jid"](load["jid"]) == {"web1": {"return": True, "retcode": 0}}
     assert returners["saltcellar.get_endtime"](load["jid"])
     assert returners["saltcellar.get_load"](load["jid"])["id"] == "web1"
@@ -153,7 +153,7 @@ def test_the_daemon_dies_between_the_publish_and_the_return(cellar, at, store, r
     store(event=Bus(), job_cache_store_endtime=True)
     assert spool.pending()
     cellar.start()
-    goes_on(store, returners)
+    continues(store, returners)
     load = returners["saltcellar.get_load"](JID)
     assert (load["cmd"], load["tgt"]) == ("publish", "*")
     assert {"web1", "web2"} <= set(load["Minions"])
@@ -161,7 +161,7 @@ def test_the_daemon_dies_between_the_publish_and_the_return(cellar, at, store, r
     assert not spool.pending() and spool.counters() == {}
 
 
-def test_the_daemon_dies_between_taking_a_return_and_answering(cellar, at, store, returners, spool, monkeypatch):
+def test_the_daemon_dies_between_storing_a_return_and_answering(cellar, at, store, returners, spool, monkeypatch):
     at(cellar)
     store(event=Bus())
     receive = wire.Connection.receive
@@ -170,27 +170,27 @@ def test_the_daemon_dies_between_taking_a_return_and_answering(cellar, at, store
         answer = receive(self, deadline)
         cellar.kill()
         monkeypatch.setattr(wire.Connection, "receive", receive)
-        raise wire.Broken(f"the answer {answer} got lost")
+        raise wire.Broken(f"the answer {answer} was lost")
 
     monkeypatch.setattr(wire.Connection, "receive", killed)
     store(dict(RETURN, id="web2"), event=Bus(), job_cache_store_endtime=True)
     assert spool.pending()
     cellar.start()
-    goes_on(store, returners)
+    continues(store, returners)
     shown = cellar.ask("job_show", jid=JID)["returns"]
     assert {one["minion"]: one["duplicates"] for one in shown} == {"web1": 0, "web2": 0, "next": 0}
     assert not spool.pending()
 
 
-def test_a_full_disk_lets_returns_wait_in_the_spool_until_there_is_room(make_cellar, at, store, returners, spool):
+def test_returns_wait_in_the_spool_while_the_disk_is_full(make_cellar, at, store, returners, spool):
     cellar = at(make_cellar(FULL))
     load = store(dict(RETURN, jid="req"), event=Bus(), job_cache_store_endtime=True)
     assert [record.call()[0] for record in spool.records()] == ["returner", "update_endtime"]
     assert cellar.counter("entries_refused_disk_full") >= 1
-    assert returners["saltcellar.get_jid"](load["jid"]) == {}, "reading goes on"
+    assert returners["saltcellar.get_jid"](load["jid"]) == {}, "reads still work"
     cellar.stop()
     make_cellar()
-    goes_on(store, returners)
+    continues(store, returners)
     assert returners["saltcellar.get_jid"](load["jid"]) == {"web1": {"return": True, "retcode": 0}}
     assert not spool.pending() and spool.counters() == {}
 
@@ -208,4 +208,4 @@ def test_a_job_of_ten_thousand_minions(cellar, at, store, returners, spool):
     assert returners["saltcellar.get_fun"]("test.ping") == dict.fromkeys(minions, JID)
     assert returners["saltcellar.get_minions"]() == minions
     assert not spool.pending() and spool.counters() == {}
-    goes_on(store, returners)
+    continues(store, returners)

@@ -1,4 +1,4 @@
-"""``bench/returners.py`` puts jobs where the returners themselves would, and reports what it could not measure."""
+"""``bench/returners.py`` stores jobs as the returners do, and reports missing measurements."""
 
 import sys
 from pathlib import Path
@@ -23,7 +23,7 @@ def cache(request, run_dir):
     one.stop()
 
 
-def test_a_job_that_was_filled_in_is_read_like_one_that_was_stored(cache):
+def test_a_bulk_loaded_job_equals_one_stored_through_the_returner(cache):
     filled, stored = returners.jids(2)
     minions = ["web1", "web2", "web3", "web4"]
     cache.fill([(filled, returners.load_of(filled, "*"), [returners.return_of(filled, *one) for one in zip(minions, range(4))])])
@@ -40,7 +40,7 @@ def test_a_job_that_was_filled_in_is_read_like_one_that_was_stored(cache):
     assert [row["JID"] for row in cache.function("get_jids_filter")(1)] == [stored]
 
 
-def test_a_master_that_stores_for_a_moment_is_measured_and_found_again(cache):
+def test_the_bench_measures_a_short_run_and_reads_it_back(cache):
     row = returners.measure_returns(cache, 2, 0.3, 30)
     assert row["processes"] == 2
     assert row["returns"] > 0
@@ -48,17 +48,17 @@ def test_a_master_that_stores_for_a_moment_is_measured_and_found_again(cache):
     assert row["inodes_per_1000_returns"] >= 1000
 
 
-def test_what_takes_too_long_is_ended_and_said():
+def test_a_measurement_over_its_limit_is_stopped_and_reported():
     with pytest.raises(returners.Unfinished, match="did not finish within 0.2 s"):
         returners.apart(0.2, __import__("time").sleep, 30)
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):
         returners.apart(30, lambda: 1 / 0)
 
 
-def test_the_tables_hold_what_was_measured_and_what_was_not():
+def test_the_tables_contain_results_and_missing_measurements():
     report = {
         "caches": {
-            "redis": {"aside": "redis-server is not installed"},
+            "redis": {"skipped": "redis-server is not installed"},
             "local_cache": {
                 "durable": "no",
                 "returns": [],
@@ -73,5 +73,5 @@ def test_the_tables_hold_what_was_measured_and_what_was_not():
     text = "\n".join(returners.tables(report))
     assert "| local_cache | 10 k | did not finish within 60 s | 0.25 | - | 2 | 7 |" in text
     assert "| local_cache | 1 M | filling it did not finish within 5 s |" in text
-    assert "redis stepped aside: redis-server is not installed" in text
+    assert "redis skipped: redis-server is not installed" in text
     assert "| local_cache | - | did not finish within 60 s |" in text

@@ -1,5 +1,5 @@
 """
-Random values against Salt's own loader: what the daemon accepts Salt can read, what it rejects it counts.
+Random values against Salt's own loader: every accepted value is readable by Salt, and every rejected one is counted.
 
 ``CODEC_SEED`` repeats a run; the seed is printed.
 """
@@ -23,17 +23,17 @@ from salt.exceptions import SaltDeserializationError
 from saltext.saltcellar.utils import client, wire
 
 COUNT = 1000
-#: What the daemon rejects although Salt's loader reads it, by the daemon's reason: nothing that Salt's codec writes.
+#: The daemon's reasons for rejecting values that Salt's loader reads; Salt's codec writes none of them.
 STRICTER = {
     "ext 78 is not a date as Salt writes it": "strptime also reads fields of one digit, other digits, and a small t",
-    "ext 79 is not a constant as Salt writes it": "any two things that Python can unpack, and names that are not text",
+    "ext 79 is not a constant as Salt writes it": "any two values that Python can unpack, and names that are not text",
     "a map key is an array, a map or a constant": "a constant can be hashed if its parts can",
     "nested deeper than 512 levels": "Salt reads 1,024 levels and writes 512",
 }
 
 
 class Maker:
-    """Packs values, well-formed and not, with more of what goes wrong than a fleet ever sends."""
+    """Packs valid and invalid values, with more invalid ones than in production."""
 
     def __init__(self, seed):
         self.rng = random.Random(seed)
@@ -142,7 +142,7 @@ class Maker:
 
 
 def loads(data, **options):
-    """Why Salt's loader does not read it, or ``None``."""
+    """The error of Salt's loader for the value, or ``None``."""
     try:
         salt.payload.loads(data, **options)
     except SaltDeserializationError as exc:
@@ -152,7 +152,7 @@ def loads(data, **options):
 
 @pytest.fixture
 def publisher(run_dir):
-    """A master's event publisher, as far as the daemon sees one."""
+    """A minimal event publisher of a master."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(run_dir / "master_event_pub.ipc"))
     listener.listen()
@@ -164,11 +164,11 @@ def publisher(run_dir):
 def wait_until(what, seconds=60):
     until = time.monotonic() + seconds
     while not what():
-        assert time.monotonic() < until, "waited in vain"
+        assert time.monotonic() < until, "timed out"
         time.sleep(0.05)
 
 
-def test_what_the_daemon_accepts_salts_loader_reads(make_cellar, run_dir, publisher):
+def test_salts_loader_reads_every_accepted_value(make_cellar, run_dir, publisher):
     seed = int(os.environ.get("CODEC_SEED") or random.SystemRandom().randrange(2**32))
     print(f"CODEC_SEED={seed}")
     maker = Maker(seed)
@@ -181,12 +181,12 @@ def test_what_the_daemon_accepts_salts_loader_reads(make_cellar, run_dir, publis
     stored = {}
     last = f"codec/{COUNT}"
     wait_until(lambda: cellar.ask("events_list", tag=last, limit=1)["events"])
-    # Read as the extension reads: one value it cannot read would hide all the others.
+    # Read as the extension reads: one unreadable value would hide all others.
     for event in cellar.ask("events_list", tag="codec/*", limit=COUNT + 1)["events"]:
         stored[int(event["tag"].partition("/")[2])] = event
     accepted = sorted(set(stored) - {COUNT})
     rejected = sorted(set(range(COUNT)) - set(stored))
-    assert cellar.counter("entries_unreadable") == len(rejected), "each of the others is counted"
+    assert cellar.counter("entries_unreadable") == len(rejected), "each rejected value is counted"
     assert min(len(accepted), len(rejected)) > COUNT // 10, "the generator makes both kinds"
 
     for number in accepted:
@@ -205,7 +205,7 @@ def test_what_the_daemon_accepts_salts_loader_reads(make_cellar, run_dir, publis
             stricter[reason] += 1
     print(f"{len(accepted)} accepted, {len(rejected)} rejected, of these Salt's loader reads {dict(stricter)}")
 
-    # The unpacker in Python, for which Salt falls back where there is no compiled one.
+    # The unpacker in Python, Salt's fallback without the compiled one.
     code = "import sys, salt.payload\nfor line in sys.stdin: salt.payload.loads(bytes.fromhex(line), encoding='utf-8')"
     lines = "\n".join(values[number].hex() for number in accepted)
     environment = dict(os.environ, MSGPACK_PUREPYTHON="1")
@@ -213,7 +213,7 @@ def test_what_the_daemon_accepts_salts_loader_reads(make_cellar, run_dir, publis
 
 
 def ask_raw(cellar, args):
-    """The call ``save_reg`` with arguments that are packed already."""
+    """The call ``save_reg`` with packed arguments."""
 
     class Packed(wire.Call):
         def __init__(self):
@@ -227,8 +227,8 @@ def ask_raw(cellar, args):
         connection.close()
 
 
-def test_what_salts_codec_writes_is_accepted(cellar):
-    """Nothing that Salt can send is lost to the check."""
+def test_values_written_by_salts_codec_are_accepted(cellar):
+    """The check rejects no value that Salt can send."""
     deep = []
     for _ in range(500):
         deep = [deep]
@@ -243,10 +243,10 @@ def test_what_salts_codec_writes_is_accepted(cellar):
 
 
 def test_a_return_with_keys_that_salt_cannot_read_is_stored_with_keys_as_text(cellar, opts, spool):
-    """A module's own value may have tuples as keys, which Salt's codec writes and does not read."""
+    """A module's value may have tuples as keys, which Salt's codec can write but not read."""
     opts["saltcellar.socket"] = cellar.socket
     ours = client.of(opts)
     load = {"jid": JID, "id": "web1", "fun": "x.y", "return": {("a", 1): {"b": 2}, "c": (3, 4)}}
     ours.returner(opts, load)
     assert ours.get_jid(opts, JID)["web1"]["return"] == {"('a', 1)": {"b": 2}, "c": [3, 4]}
-    assert spool.counters() == {}, "nothing of it is lost"
+    assert spool.counters() == {}, "nothing is lost"

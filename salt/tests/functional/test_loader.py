@@ -1,4 +1,4 @@
-"""The returner as Salt itself loads and calls it."""
+"""The returner, loaded and called by Salt itself."""
 
 import importlib.metadata
 import json
@@ -32,7 +32,7 @@ def test_the_loader_finds_every_function_under_the_virtual_name(returners):
     assert [name for name in FUNCTIONS if f"saltcellar.{name}" not in returners] == []
 
 
-def test_the_loader_finds_nothing_that_is_not_meant_for_salt(returners):
+def test_the_loader_finds_only_public_functions(returners):
     assert {name for name in returners if name.startswith("saltcellar.")} == {f"saltcellar.{name}" for name in FUNCTIONS}
 
 
@@ -41,7 +41,7 @@ def test_the_loaded_returner_reads_the_masters_configuration(daemon, returners):
     assert daemon.named("returner")[0]["load"] == RETURN
 
 
-def test_the_entry_point_of_the_package_is_one_that_the_loader_finds(run_dir, daemon, opts):
+def test_the_loader_finds_the_packages_entry_point(run_dir, daemon, opts):
     text = (PROJECT / "pyproject.toml").read_text()
     group, entry = re.search(r'\[project\.entry-points\."([^"]+)"\]\n"?([^\n]+)', text).groups()
     info = run_dir / "site" / "saltext_saltcellar-0.1.0.dist-info"
@@ -93,13 +93,13 @@ def test_the_masters_maintenance_reaches_the_daemon(daemon, master_opts, returne
     minion = type("Minion", (), {"returners": returners})()
     try:
         salt.daemons.masterapi.clean_old_jobs(master_opts, minion)
-    except TypeError:  # older releases make a minion of their own
+    except TypeError:  # older releases create their own minion
         returners["saltcellar.clean_old_jobs"]()
     assert daemon.named("clean_old_jobs") == [{"keep_jobs_seconds": 86400}]
 
 
-def test_two_masters_in_one_process_keep_what_is_theirs(daemon, master_opts, run_dir):
-    """A master minion that Python's collector finishes loads every returner anew, with its own options."""
+def test_two_masters_in_one_process_are_separate(daemon, master_opts, run_dir):
+    """A master minion finalised by Python's garbage collector reloads every returner with its own options."""
     other = FakeDaemon(str(run_dir / "other.sock")).start()
     try:
         opts = dict(master_opts, **{"saltcellar.socket": other.path, "cachedir": str(run_dir / "other")})
@@ -113,7 +113,7 @@ def test_two_masters_in_one_process_keep_what_is_theirs(daemon, master_opts, run
         other.stop()
 
 
-def test_the_client_library_goes_on_when_the_load_cannot_be_looked_up(returners, master_opts, caplog):
+def test_the_client_library_continues_without_a_load(returners, master_opts, caplog):
     import salt.client
 
     local = salt.client.LocalClient.__new__(salt.client.LocalClient)

@@ -1,4 +1,4 @@
-"""The wheel and the single file, as Salt loads them without the source tree."""
+"""The wheel and the single file, loaded by Salt without the source tree."""
 
 import json
 import os
@@ -20,7 +20,7 @@ sys.path.insert(0, str(PROJECT / "tools"))
 import package  # noqa: E402
 import single_file  # noqa: E402
 
-#: Loads the returner in a Python of its own and says where it came from.
+#: Loads the returner in a separate Python and prints its origin.
 PROBE = """
 import json, sys, salt.config, salt.loader
 opts = dict(salt.config.DEFAULT_MASTER_OPTS, __role="master", **json.loads(sys.argv[1]))
@@ -61,7 +61,7 @@ def single(run_dir):
     return path
 
 
-def test_the_wheel_is_the_package_and_its_licence_and_nothing_else(built):
+def test_the_wheel_contains_only_the_package_and_its_licence(built):
     _, wheel = built
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
@@ -72,7 +72,7 @@ def test_the_wheel_is_the_package_and_its_licence_and_nothing_else(built):
         assert f"\n{line}\n" in text
 
 
-def test_a_package_with_a_file_too_many_is_not_handed_out(built, tmp_path):
+def test_a_package_with_an_extra_file_is_rejected(built, tmp_path):
     sdist, wheel = built
     with zipfile.ZipFile(wheel) as whole, zipfile.ZipFile(tmp_path / "more.whl", "w") as more:
         for name in whole.namelist():
@@ -93,7 +93,7 @@ def test_the_installed_wheel_is_found_through_its_entry_point(built, tmp_path, r
     assert daemon.named("prep_jid")
 
 
-def test_the_single_file_needs_no_package_and_gives_salt_the_same_functions(single, run_dir, daemon, opts):
+def test_the_single_file_works_without_the_package(single, run_dir, daemon, opts):
     jid, path, names = probe(opts, run_dir, "without the package")
     assert (jid, path) == (JID, str(single))
     functions = {name for name, value in vars(_returner()).items() if callable(value) and not name.startswith("_")}
@@ -111,7 +111,7 @@ def test_the_single_file_spools_as_the_package_does(single, run_dir, daemon, opt
     assert (run_dir / "cache" / "saltcellar" / "spool").stat().st_size > 0
 
 
-def test_the_loads_of_one_file_share_their_modules_and_a_traceback_names_its_line(single, run_dir, opts):
+def test_loads_of_one_file_share_modules_and_tracebacks_have_source_lines(single, run_dir, opts):
     conf = dict(salt.config.DEFAULT_MASTER_OPTS, __role="master", extension_modules=str(run_dir / "ext"))
     conf.update({key: value for key, value in opts.items() if not key.startswith("__")})
     first, second = (salt.loader.returners(dict(conf), {}) for _ in range(2))

@@ -1,4 +1,4 @@
-"""Salt's own `_store_job` over the returner: one message for a return, and none that gets lost on the way."""
+"""Salt's own `_store_job` with the returner: one message per return, and no message is lost."""
 
 import multiprocessing
 import re
@@ -26,7 +26,7 @@ def test_a_return_and_its_end_time_are_one_message(daemon, store):
     assert re.fullmatch(r"\d{4}, \w{3} \d\d \d\d:\d\d:\d\d\.\d{6}", args["endtime"])
 
 
-def test_a_return_that_came_without_a_job_is_one_message_behind_its_jid(daemon, store):
+def test_a_return_without_a_publish_is_one_message_after_its_jid(daemon, store):
     load = store(dict(RETURN, jid="req"), event=Bus(), job_cache_store_endtime=True)
     assert names(daemon) == ["prep_jid", "returner"]
     stored = daemon.named("returner")[0]
@@ -35,7 +35,7 @@ def test_a_return_that_came_without_a_job_is_one_message_behind_its_jid(daemon, 
 
 
 @pytest.mark.parametrize("options", [{"job_cache": False}, {"ext_job_cache": "other"}])
-def test_where_the_master_stores_no_returns_the_load_of_one_without_a_job_goes_out_at_once(daemon, store, options):
+def test_without_stored_returns_a_return_load_is_sent_immediately(daemon, store, options):
     seen = []
     store(dict(RETURN, jid="req"), event=Bus(does=lambda: seen.extend(names(daemon))), **options)
     assert seen == names(daemon) == ["prep_jid", "save_load"]
@@ -44,14 +44,14 @@ def test_where_the_master_stores_no_returns_the_load_of_one_without_a_job_goes_o
     assert names(daemon) == []
 
 
-def test_what_is_no_part_of_storing_a_job_goes_out_at_once(daemon, returners, master_opts):
+def test_other_calls_are_sent_immediately(daemon, returners, master_opts):
     master_opts["job_cache_store_endtime"] = True
     returners["saltcellar.save_load"](JID, RETURN)
     returners["saltcellar.returner"](RETURN)
     assert names(daemon) == ["save_load", "returner"]
 
 
-def test_an_older_daemon_gets_the_end_time_by_itself(daemon, store):
+def test_an_older_daemon_gets_a_separate_end_time_call(daemon, store):
     daemon.answers["returner"] = None
     store(job_cache_store_endtime=True)
     assert names(daemon) == ["returner", "update_endtime"]
@@ -59,7 +59,7 @@ def test_an_older_daemon_gets_the_end_time_by_itself(daemon, store):
 
 
 @pytest.mark.parametrize("code", ["unavailable", "refused"])
-def test_a_return_that_is_not_taken_with_its_end_time_goes_by_itself_as_a_replay(daemon, store, spooled, code):
+def test_a_return_rejected_with_its_end_time_is_sent_alone_as_a_replay(daemon, store, spooled, code):
     def refuse(_):
         raise Refuse(code)
 
@@ -71,14 +71,14 @@ def test_a_return_that_is_not_taken_with_its_end_time_goes_by_itself_as_a_replay
         assert names(daemon) == ["update_endtime"]
 
 
-def test_a_return_whose_answer_got_lost_goes_again_as_a_replay(daemon, store):
+def test_a_return_whose_answer_was_lost_is_resent_as_a_replay(daemon, store):
     daemon.hang_up = 1
     store(job_cache_store_endtime=True)
     assert names(daemon) == ["returner", "update_endtime"]
     assert daemon.named("returner")[0]["replay"] is True
 
 
-def test_what_was_held_back_goes_out_first_when_the_rest_does_not_come(daemon, store, returners):
+def test_a_pending_call_is_sent_first_if_the_rest_is_missing(daemon, store, returners):
     with pytest.raises(RuntimeError):
         store(dict(RETURN, jid="req"), event=Bus(raises=RuntimeError("the bus is gone")))
     assert names(daemon) == ["prep_jid"]
@@ -89,7 +89,7 @@ def test_what_was_held_back_goes_out_first_when_the_rest_does_not_come(daemon, s
 
 
 @pytest.mark.parametrize("reads", ["get_load", "prep_jid", "save_load", "event_return"])
-def test_whatever_is_asked_in_between_comes_after_what_was_held_back(daemon, store, returners, reads):
+def test_another_call_is_sent_after_the_pending_one(daemon, store, returners, reads):
     with pytest.raises(RuntimeError):
         store(dict(RETURN, jid="req"), event=Bus(raises=RuntimeError("the bus is gone")))
     daemon.answers["get_load"] = {}
@@ -98,7 +98,7 @@ def test_whatever_is_asked_in_between_comes_after_what_was_held_back(daemon, sto
     assert names(daemon) == ["prep_jid", "save_load", reads]
 
 
-def test_a_worker_told_to_end_in_the_middle_sends_what_it_holds(daemon, store):
+def test_a_terminated_worker_sends_its_pending_call(daemon, store):
     def work():
         store(dict(RETURN, jid="req"), event=Bus(raises=SystemExit(0)))
 
@@ -109,7 +109,7 @@ def test_a_worker_told_to_end_in_the_middle_sends_what_it_holds(daemon, store):
     assert names(daemon) == ["prep_jid", "save_load"]
 
 
-def test_a_child_forked_in_the_middle_does_not_send_what_its_parent_holds(daemon, store, in_child, returners):
+def test_a_child_forked_within_a_job_does_not_send_the_parents_pending_call(daemon, store, in_child, returners):
     daemon.answers["get_jids"] = {}
     fork = Bus(does=lambda: in_child(returners["saltcellar.get_jids"]))
     store(dict(RETURN, jid="req"), event=fork)
@@ -117,7 +117,7 @@ def test_a_child_forked_in_the_middle_does_not_send_what_its_parent_holds(daemon
 
 
 @pytest.mark.parametrize("endtime", [False, True])
-def test_a_return_is_spooled_whole_when_the_daemon_is_away(daemon, store, spooled, endtime):
+def test_a_return_is_spooled_as_one_record_if_the_daemon_is_unreachable(daemon, store, spooled, endtime):
     daemon.stop()
     load = store(dict(RETURN, jid="req"), job_cache_store_endtime=endtime)
     assert re.fullmatch(r"\d{20}", load["jid"])
@@ -143,12 +143,12 @@ def test_an_end_time_waits_behind_older_ones_in_the_spool(daemon, store, spooled
 
 
 @pytest.mark.parametrize("bad", ["../web1", "a/b", "a\0b", "a\\b", ".."])
-def test_an_id_that_salt_refuses_never_comes_here(daemon, store, bad):
+def test_an_id_rejected_by_salt_is_not_stored(daemon, store, bad):
     store(dict(RETURN, id=bad))
     assert daemon.connections == 0
 
 
-def test_a_value_that_cannot_be_packed_is_stored_as_far_as_it_can(daemon, store):
+def test_the_packable_part_of_a_value_is_stored(daemon, store):
     cycle = {"object": object(), "set": {1}}
     cycle["self"] = cycle
     store(dict(RETURN, **{"return": cycle}), event=Bus(), job_cache_store_endtime=True)
@@ -156,15 +156,15 @@ def test_a_value_that_cannot_be_packed_is_stored_as_far_as_it_can(daemon, store)
     assert call == "returner" and args["endtime"]
     assert args["load"]["return"]["self"] == "<recursion>"
     assert args["load"]["return"]["object"].startswith("<object object at")
-    assert cycle["self"] is cycle, "the master's own map is as it was"
+    assert cycle["self"] is cycle, "the master's own map is unchanged"
 
 
-def test_a_return_larger_than_the_maximum_is_counted_and_the_next_one_goes_out(daemon, store, spool, monkeypatch, caplog):
+def test_a_return_over_the_limit_is_counted_and_the_next_one_is_sent(daemon, store, spool, monkeypatch, caplog):
     from saltext.saltcellar.utils import wire
 
     monkeypatch.setattr(wire, "REQUEST_BYTES_MAX", 5000)
     store(dict(RETURN, **{"return": "x" * 6000}), event=Bus(), job_cache_store_endtime=True)
-    assert names(daemon) == ["update_endtime"], "the job has ended all the same"
+    assert names(daemon) == ["update_endtime"], "the end time is still sent"
     assert spool.counters() == {"too_large": 1}
     assert "was not stored" in caplog.text
     store(dict(RETURN, id="web2"), event=Bus())

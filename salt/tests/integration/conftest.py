@@ -1,7 +1,7 @@
 """One daemon, one real master and two minions for the whole session.
 
-Needs $SALTCELLAR_BIN and Salt, pytest and the extension in this Python; `make test-integration` sees to all
-of it. $SALT_RELEASE names the release.
+Needs $SALTCELLAR_BIN and Salt, pytest and the extension in this Python; `make test-integration` provides
+all of it. $SALT_RELEASE selects the release.
 """
 import contextlib
 import glob
@@ -28,7 +28,7 @@ import rawbus  # noqa: E402
 import rawreq  # noqa: E402
 import salt_lab  # noqa: E402
 
-# The caller's own would win over the lab's configuration, in the returners that tests load into this process.
+# The caller's environment would override the lab's configuration in the returners that tests load into this process.
 for _name in ("SALTCELLAR_SOCKET", "SALTCELLAR_STATE_DIR"):
     os.environ.pop(_name, None)
 
@@ -38,12 +38,12 @@ FILES = {
 }
 
 
-#: Longest wait for anything, in seconds: two slow cores are slow, not wrong.
+#: Maximum wait for any condition, in seconds: long enough for two slow cores.
 TIMEOUT = 60
-#: How long the extension waits for the daemon in these labs. One that answers late is not one that is away.
+#: Timeout of the extension in these labs, long enough for a slow daemon.
 TIMEOUT = 20
 
-#: Reactions that both kinds of tests of the reactor have: alone, and beside Salt's own.
+#: Reactions of both kinds of reactor tests: alone, and beside Salt's own reactor.
 REACTIONS = {
     "orch.sls": """
 orchestrate:
@@ -63,7 +63,7 @@ fingers:
 
 
 def eventually(what, probe, seconds=TIMEOUT):
-    """The first true value of `probe()`; a failure that says what was waited for, and the last value."""
+    """The first true value of `probe()`; fails with the awaited condition and the last value."""
     until = time.monotonic() + seconds
     while True:
         value = probe()
@@ -75,14 +75,14 @@ def eventually(what, probe, seconds=TIMEOUT):
 
 
 class Daemon:
-    """`saltcellar serve`, which a test may kill and start again on the same files."""
+    """`saltcellar serve`, which a test may kill and restart on the same files."""
 
     def __init__(self, root, bus):
         self.root, self.bus, self.process, self.flags = root, bus, None, []
         self.bin = os.environ["SALTCELLAR_BIN"]
         self.socket, self.log = f"{root}/sc.sock", f"{root}/daemon.log"
-        self.flags = []  # more of them, for `serve`
-        self.prefix = []  # a command that runs another one, as another user
+        self.flags = []  # more flags for `serve`
+        self.prefix = []  # a wrapper command, such as one that changes the user
 
     def start(self):
         cmd = [*self.prefix, self.bin, "serve", "--state-dir", f"{self.root}/state", "--socket", self.socket, "--bus", self.bus,
@@ -93,7 +93,7 @@ class Daemon:
         eventually("the daemon answers", self._up)
 
     def wait_for_bus(self):
-        """A daemon that has connected reads all that is said from then on."""
+        """A connected daemon reads everything published from then on."""
         eventually("the daemon reads the bus", lambda: any(b["connected"] for b in self.status()["bus"]))
 
     def _note(self, p):
@@ -108,7 +108,7 @@ class Daemon:
         self.process.wait()
 
     def stop(self):
-        """A clean stop; the exit code."""
+        """Stops the daemon with SIGTERM; returns its exit code."""
         self.process.terminate()
         try:
             return self.process.wait(TIMEOUT)
@@ -120,7 +120,7 @@ class Daemon:
     def running(self):
         return self.process is not None and self.process.poll() is None
 
-    # what it answers
+    # queries
     def cli(self, *args, check=True):
         p = procs.run([*self.prefix, self.bin, *args, "--socket", self.socket], stdin=subprocess.DEVNULL, timeout=TIMEOUT,
                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -146,7 +146,7 @@ class Daemon:
         return sorted(r["minion"] for r in job["returns"]) if job else []
 
     def events(self, *args):
-        """Every archived event that matches, oldest first."""
+        """All matching archived events, oldest first."""
         lines = self.cli("events", "list", "--all", *args, "--output", "jsonl").stdout.splitlines()
         return [json.loads(line) for line in lines][::-1]
 
@@ -155,7 +155,7 @@ class Daemon:
 
 
 class Wire:
-    """The local socket by hand: no extension, no spool. What is acknowledged here is on the disk."""
+    """The local socket without the extension and its spool. An acknowledged call is on disk."""
 
     def __init__(self, path):
         self.s = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -193,7 +193,7 @@ class Wire:
 
 
 class Lab:
-    """Salt's own commands, run against the lab's master."""
+    """Salt's own commands against the lab's master."""
 
     def __init__(self, lab):
         self.lab, self.minions = lab, lab["minions"]
@@ -213,7 +213,7 @@ class Lab:
             pytest.fail(f"{cmd} gave no JSON (exit code {p.returncode}):\n{p.stdout}\n{p.stderr}")
 
     def salt(self, *args, timeout=60):
-        """`salt`: {minion: what it returned}. (`--static` would make a batch of it, and another target.)"""
+        """`salt`: {minion: its return}. (`--static` would create a batch and change the target.)"""
         return {m: r for one in self.answers("salt", "--out=json", *args, timeout=timeout) for m, r in one.items()}
 
     def detached(self, *args):
@@ -224,7 +224,7 @@ class Lab:
         return found[1]
 
     def spooled(self, jid):
-        """How many returns of a job `event_return` has left in the master's spool."""
+        """Number of a job's returns that `event_return` has left in the master's spool."""
         found = 0
         for path in glob.glob(f"{self.lab['dir']}/master/cache/saltcellar/*"):
             with open(path, "rb") as spool:
@@ -232,15 +232,15 @@ class Lab:
         return found
 
     def run(self, *args):
-        """`salt-run`: the result, which comes after the progress."""
+        """`salt-run`: the result, which follows the progress output."""
         return self.answers("salt-run", "--out=json", *args)[-1]
 
     def call(self, minion, *args):
-        """`salt-call` on that minion: what the function gave."""
+        """`salt-call` on that minion: the function's return."""
         return self.answers("salt-call", "-c", f"{self.lab['dir']}/conf-{minion}", "--out=json", *args)[-1]["local"]
 
     def publish(self, tgt, fun, *args, jid=""):
-        """Through the request port, without a command line of Salt: quick. The jid."""
+        """Publishes through the request port, which is faster than Salt's command line. Returns the jid."""
         load = {"cmd": "publish", "tgt": tgt, "fun": fun, "arg": list(args), "tgt_type": "glob", "ret": "",
                 "jid": jid, "user": self._user(), "key": open(self.key).read(), "kwargs": {}}
         return rawreq.ask(self.lab["ret_port"], load)["load"]["jid"]
@@ -254,14 +254,14 @@ class Lab:
         return re.match(r"\.(.*)_key$", os.path.basename(self.key))[1]
 
     def fire(self, tag, data):
-        """One event of our own on the bus, with the framing this release wants."""
+        """Fires an event onto the bus, with the framing of this release."""
         if not hasattr(self, "framing"):
             self.framing = rawbus.probe(self.sock_dir)["pull"]
         rawbus.fire_as(self.sock_dir, tag, {"_stamp": "2026-01-01T00:00:00.000001", **data}, self.framing).close()
 
 
 class Reactor(Daemon):
-    """A daemon that reacts."""
+    """A daemon with a reactor."""
 
     def __init__(self, root, bus, **reactor):
         os.makedirs(root)
@@ -271,21 +271,21 @@ class Reactor(Daemon):
         self.flags = ["--config", f"{root}/c.yaml"]
 
     def configure(self, **reactor):
-        """More of its configuration, which it reads again when the file changes."""
+        """Adds to its configuration; the daemon reloads the changed file."""
         self.settings |= reactor
         salt_lab.write(f"{self.root}/c.yaml", json.dumps({"reactor": self.settings}))
 
-    def times_said(self, words):
-        """How often the log has these words."""
+    def log_count(self, words):
+        """Number of log lines that contain these words."""
         with open(self.log, errors="replace") as log:
             return log.read().count(words)
 
-    def wait_until_said(self, words, before=0, seconds=TIMEOUT):
-        """Waits until the log has these words more often than `before`."""
-        eventually(f"the daemon to log: {words}", lambda: self.times_said(words) > before, seconds)
+    def wait_for_log(self, words, before=0, seconds=TIMEOUT):
+        """Waits until more than `before` log lines contain these words."""
+        eventually(f"the daemon to log: {words}", lambda: self.log_count(words) > before, seconds)
 
     def doctor(self, check):
-        """What `doctor` finds out about one thing."""
+        """Findings of one check of `doctor`."""
         found = json.loads(self.cli("doctor", "--no-master", *self.flags, "--output", "json", check=False).stdout)
         return [one for one in found["checks"] if one["check"] == check]
 
@@ -293,7 +293,7 @@ class Reactor(Daemon):
         return self.json("reactor", "history", "--tag", tag, "--limit", "100")["reactions"]
 
     def reaction(self, tag, calls=1, seconds=40):
-        """The latest record of what was done about an event with that tag: one with so many calls."""
+        """The latest record about an event with that tag and so many calls."""
         def found():
             return [row for row in self.history(tag) if len(row["reaction"]["calls"]) == calls]
         return eventually(f"a reaction to {tag} with {calls} calls", found, seconds)[0]
@@ -306,10 +306,10 @@ class Reactor(Daemon):
 
 
 class Live(Lab):
-    """A lab whose minions are started by and by."""
+    """A lab whose minions are started individually."""
 
     def configure(self, name, **conf):
-        # A minion whose key is refused would wait for 10 to 20 s, and end.
+        # A minion with a rejected key would wait for 10 to 20 s, and exit.
         salt_lab.write_minion(self.lab, name, {
             "loop_interval": 1, "acceptance_wait_time": 1, "rejected_retry": True, **conf})
 
@@ -329,19 +329,19 @@ class Live(Lab):
         assert procs.poll(lambda: not procs.alive(pgid), 10)
 
     def runner(self, fun, *args):
-        """A runner through Salt's own client: `salt-run` without its start."""
+        """A runner through Salt's client, without the startup time of `salt-run`."""
         import salt.config
         import salt.runner
         if not hasattr(self, "client"):
             self.client = salt.runner.RunnerClient(salt.config.master_config(f"{self.lab['dir']}/conf/master"))
         return self.client.cmd(fun, list(args), print_event=False)
 
-    def let_go(self):
-        if hasattr(getattr(self, "client", None), "destroy"):  # 3008's wants it
+    def close(self):
+        if hasattr(getattr(self, "client", None), "destroy"):  # required by 3008
             self.client.destroy()
 
     def keys(self):
-        """Which minion's key is where."""
+        """State of each minion's key."""
         pki = f"{self.lab['dir']}/master/pki"
         where = {"accepted": "minions", "pending": "minions_pre", "rejected": "minions_rejected", "denied": "minions_denied"}
         return {state: sorted(os.listdir(f"{pki}/{name}")) if os.path.isdir(f"{pki}/{name}") else []
@@ -366,19 +366,19 @@ def directory():
 
 @contextlib.contextmanager
 def live_lab(path, **more):
-    """A lab in that directory, killed at the end; `more` is for `salt_lab.start`."""
+    """A lab in that directory, killed at the end; `more` is passed to `salt_lab.start`."""
     lab = Live(salt_lab.start(directory=path, **more))
     try:
         yield lab
     finally:
-        lab.let_go()
+        lab.close()
         procs.signal_each(lab.lab["procs"].values(), signal.SIGKILL, os.killpg)
         salt_lab.stop(lab.lab, keep=True)
 
 
 @contextlib.contextmanager
 def running(daemon):
-    """The daemon from its start to a clean stop."""
+    """The daemon, stopped cleanly at the end."""
     try:
         daemon.start()
         yield daemon
@@ -396,7 +396,7 @@ def root():
 
 @pytest.fixture(scope="module")
 def place():
-    """A directory for a lab and a daemon that one file alone uses."""
+    """A directory for the lab and the daemon of one file."""
     with directory() as path:
         yield path
 
@@ -432,14 +432,14 @@ def lab(daemon, root):
 
 @pytest.fixture(autouse=True)
 def daemon_is_up(daemon):
-    """A test that stopped the daemon and then failed must not take the others with it."""
+    """A test that stopped the daemon and then failed must not affect the others."""
     if not daemon.running:
         daemon.start()
 
 
 @pytest.fixture(scope="session")
 def returners(lab):
-    """Returner functions as Salt's loader gives them to the master's own processes."""
+    """Returner functions as loaded by Salt for the master's own processes."""
     import salt.config
     import salt.loader
     opts = salt.config.client_config(f"{lab.lab['dir']}/conf/master")

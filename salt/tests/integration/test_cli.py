@@ -13,7 +13,7 @@ def jid(lab, daemon):
     return jid
 
 
-def test_the_table_of_jobs_is_for_people(daemon, jid):
+def test_jobs_are_listed_as_a_table(daemon, jid):
     out = daemon.cli("jobs", "list").stdout
     line = next(text for text in out.splitlines() if jid in text)
     assert "test.echo" in line
@@ -30,7 +30,7 @@ def test_jobs_as_json_and_as_lines(daemon, jid):
     assert (row["expected"], row["returned"], row["failed"]) == (2, 2, 0)
 
 
-def test_one_job_in_full(daemon, jid):
+def test_a_job_is_shown_in_full(daemon, jid):
     out = daemon.cli("jobs", "show", jid).stdout
     assert jid in out and "lab-1" in out and "lab-2" in out and "for the table" in out
     job = daemon.job(jid)
@@ -54,7 +54,7 @@ def test_status_names_the_bus(daemon, lab):
     assert status["bus"][0]["framing"] == want
 
 
-def test_without_a_daemon_it_says_where_it_looked(daemon, root, lab):
+def test_without_a_daemon_the_error_names_the_socket(daemon, root, lab):
     nowhere = f"{root}/nowhere.sock"
     p = procs.run([daemon.bin, "jobs", "list", "--socket", nowhere], timeout=TIMEOUT, text=True,
                   stdout=procs.subprocess.PIPE, stderr=procs.subprocess.PIPE)
@@ -63,7 +63,7 @@ def test_without_a_daemon_it_says_where_it_looked(daemon, root, lab):
     assert p.stdout == ""
 
 
-def test_bad_usage_has_an_exit_code_of_its_own(daemon):
+def test_bad_usage_has_a_separate_exit_code(daemon):
     assert daemon.cli("jobs", "lost", check=False).returncode == 64
 
 

@@ -26,9 +26,9 @@ def recorder(lab):
 
 
 def between_marks(lab, recorder, daemons, work):
-    """Do `work` between two events of our own; wait until the recorder and all daemons have the second."""
+    """Calls `work` between two marker events; waits until the recorder and all daemons have the second one."""
     def fired():
-        # the publisher accepts a new subscriber in its own time: fire until we hear one, each under a tag of its own
+        # the publisher may accept a new subscriber late: fire until one is received, each under a different tag
         def again():
             tag = f"lab/mark/{uuid.uuid4().hex}"
             lab.fire(tag, {"mark": True})
@@ -60,20 +60,20 @@ def work(lab, daemon):
 
 
 def test_each_event_of_the_bus_is_archived_once(lab, daemon, recorder):
-    """Read natively and handed over by event_return, and still there once."""
+    """Events are read from the bus and received through event_return, and are stored once."""
     seen, begin, end = between_marks(lab, recorder, [daemon], lambda: work(lab, daemon))
     want = collections.Counter(key(t, d) for t, d in seen)
     assert len(seen) > 230
 
     def differences():
-        """What is not as often in the archive as it was on the bus; event_return may still be on its way."""
+        """Events with different counts in the archive and on the bus; event_return may still be pending."""
         have = collections.Counter(key(t, d) for t, d, _ in archived(daemon))
         return [(have[k], n, k[0], k[1][:300]) for k, n in want.items() if have[k] != n]
 
     eventually("all of it in the archive", lambda: all(have >= n for have, n, *_ in differences()))
     settle(daemon)
     assert differences() == []
-    # and nothing in between that was not on the bus
+    # and no event in between that was not on the bus
     rows = archived(daemon)
     tags = [t for t, _, _ in rows]
     inside = collections.Counter(key(t, d) for t, d, _ in rows[tags.index(begin) + 1:tags.index(end)])
@@ -81,7 +81,7 @@ def test_each_event_of_the_bus_is_archived_once(lab, daemon, recorder):
 
 
 def settle(daemon):
-    """Wait until nothing more arrives: the archive's end stood still for a second, ten looks in a row."""
+    """Waits until the archive's end is unchanged for a second, in ten checks."""
     last, same = None, 0
 
     def still():
@@ -93,7 +93,7 @@ def settle(daemon):
 
 
 def test_the_archive_works_with_no_python_in_the_path(lab, daemon, recorder, root):
-    """A second daemon, of which Salt knows nothing, reads the same bus."""
+    """A second daemon, unknown to Salt, reads the same bus."""
     os.makedirs(f"{root}/alone")
     alone = Daemon(f"{root}/alone", bus=lab.sock_dir)
     alone.start()
@@ -103,7 +103,7 @@ def test_the_archive_works_with_no_python_in_the_path(lab, daemon, recorder, roo
         rows = archived(alone)
         tags = [t for t, _, _ in rows]
         got = [(t, d) for t, d, _ in rows[tags.index(begin) + 1:tags.index(end)]]
-        assert [key(*e) for e in got] == [key(*e) for e in seen]  # in the order of the bus, too
+        assert [key(*e) for e in got] == [key(*e) for e in seen]  # also in the order of the bus
         assert sum("/ret/lab-" in t for t, _ in got) >= 2
         assert len({e["source"] for _, _, e in rows}) == 1
     finally:

@@ -1,4 +1,4 @@
-"""A return that somebody put on the bus is not a minion's answer: Salt's master authenticates returns, and its bus does not."""
+"""A forged return on the bus is not a minion's answer: Salt's master authenticates returns, but not its bus."""
 import json
 
 from conftest import eventually
@@ -9,7 +9,7 @@ def forged(jid, minion, value="forged"):
 
 
 def forge_from_minion(lab, jid, minion):
-    """What any minion may do: have the master fire an event under the tag of another one's return."""
+    """Fires an event under the tag of another minion's return, which any minion may do."""
     preload = {"pretag": None, "events": [{"tag": f"salt/job/{jid}/ret/{minion}", "data": forged(jid, minion)}]}
     lab.call("lab-1", "event.fire_master", "{}", "x", f"preload={json.dumps(preload)}")
 
@@ -40,7 +40,7 @@ def test_a_forged_event_was_the_answer_of_a_minion_that_had_not_answered(lab, da
     assert (row["returned"], row["expected"]) == (0, 2)
     assert lab.run("jobs.lookup_jid", jid) == {}
     assert jid not in returners["saltcellar.get_fun"]("test.sleep").values()
-    # The real one comes, and the forgery goes on.
+    # The real return arrives and replaces the forged one.
     eventually("both returns", lambda: daemon.returned(jid) == ["lab-1", "lab-2"], seconds=60)
     forge_from_minion(lab, jid, "lab-2")
     seen(daemon, jid, "lab-2", 3)
@@ -57,12 +57,12 @@ def test_a_forged_job_had_answers(lab, daemon, returners):
     jid = "20260101000000000001"
     forge_from_minion(lab, jid, "lab-2")
     seen(daemon, jid, "lab-2", 1)
-    # Nobody but the bus tells of it, and it says so.
+    # The output marks a job that is known from the bus only.
     assert [(r["minion"], r["bus_only"]) for r in daemon.job(jid)["returns"]] == [("lab-2", True)]
     assert "seen on the bus only" in daemon.cli("jobs", "show", jid).stdout
-    # Salt asks as what it is configured to be: a job cache knows it not.
+    # Queries through Salt follow its configuration: the job cache does not know the job.
     assert returners["saltcellar.get_jid"](jid) == {}
-    # A master that keeps its jobs elsewhere is shown what the archive has, and told.
+    # A master with another job cache gets the archive's returns, with a remark.
     with daemon.connect() as client:
         assert client.call("get_jid", jid=jid)["lab-2"]["bus_only"] is True
         assert client.call("get_jid", jid=jid, full=True)["lab-2"]["bus_only"] is True

@@ -1,4 +1,4 @@
-"""Minions that reach the daemon over HTTPS, each with its own Salt key: a master and two minions of their own."""
+"""Minions that reach the daemon over HTTPS, each with its own Salt key: a separate master with two minions."""
 import os
 import shutil
 
@@ -8,7 +8,7 @@ from conftest import REPO, TIMEOUT, Daemon, Lab, eventually
 
 from saltext.saltcellar.utils import client
 
-# A job of 3007 may wait half a minute for the master's word on its return before it calls its returners.
+# A job of 3007 may wait 30 s for the master's answer to its return before it calls its returners.
 TIMEOUT = 90
 DATA = os.path.join(REPO, "tests", "data", "https")
 BOTH = ["far-1", "far-2"]
@@ -16,7 +16,7 @@ BOTH = ["far-1", "far-2"]
 
 @pytest.fixture(scope="module")
 def far():
-    """A daemon with an HTTPS source, and a lab whose minions know no other way to it."""
+    """A daemon with an HTTPS source, and a lab whose minions reach it only that way."""
     root = salt_lab.new_dir("sc-far-")
     (port,) = salt_lab.free_ports(1)
     daemon = Daemon(root, bus=f"{root}/lab/master/run")
@@ -58,7 +58,7 @@ def spooled(lab, minion, word):
 
 
 def call(daemon, minion, word):
-    """`salt-call`, without the master: what comes of it came over HTTPS. How often it is stored."""
+    """`salt-call` without the master, so its return arrives over HTTPS. Returns the number of stored copies."""
     assert daemon.lab.call(minion, "--local", "test.echo", word, "--return", "saltcellar") == word
     return stored(daemon, word)
 
@@ -68,19 +68,19 @@ def stored(daemon, word):
     return sum(r["return"] == word for job in jobs for r in job["returns"])
 
 
-def test_what_a_minion_is_told_to_return_arrives_signed(far):
-    # ext_job_cache: the minions were told by the master, without a word on the command line.
+def test_returns_through_ext_job_cache_arrive_signed(far):
+    # ext_job_cache: the master selects the minions' returner, without an option of the command line.
     batches = counter(far, "https_batches")
-    jid = far.lab.detached("*", "test.echo", "by themselves")
+    jid = far.lab.detached("*", "test.echo", "direct return")
     eventually("both returns", lambda: far.returned(jid) == BOTH)
-    # From the bus they are here anyway; this is about the other way.
+    # These jobs are known from the bus as well; this test is about the minions' returns.
     eventually("both batches", lambda: counter(far, "https_batches") >= batches + 2, TIMEOUT)
-    assert far.lab.run("jobs.lookup_jid", jid) == {m: "by themselves" for m in BOTH}
+    assert far.lab.run("jobs.lookup_jid", jid) == {m: "direct return" for m in BOTH}
     refused = [n for n in far.status()["counters"] if n.startswith("https_") and n not in ("https_peers", "https_batches")]
     assert {n: counter(far, n) for n in refused if counter(far, n)} == {}
 
 
-def test_one_job_returned_on_request(far):
+def test_a_return_option_of_one_job(far):
     batches = counter(far, "https_batches")
     assert far.lab.salt("far-1", "test.ping", "--return", "saltcellar") == {"far-1": True}
     eventually("the batch", lambda: counter(far, "https_batches") > batches, TIMEOUT)
@@ -95,7 +95,7 @@ def test_a_minion_reads_its_own_returns(far):
 
 
 def ask(daemon, function, *args):
-    """What the extension on far-1 is told, and whether it was told off."""
+    """The extension's answer on far-1, and whether it logged a denial."""
     pki = f"{daemon.lab.lab['dir']}/far-1/pki"
     url = f"https://localhost:{daemon.config['listen'].rpartition(':')[2]}"
     opts = {"id": "far-1", "__role": "minion", "saltcellar.url": url, "saltcellar.ca": f"{DATA}/ca.pem",
@@ -106,17 +106,17 @@ def ask(daemon, function, *args):
 
 
 @pytest.mark.parametrize("read, whose, listed", [("none", [], False), ("all", BOTH, True), ("own", ["far-1"], False)])
-def test_what_a_minion_may_read_is_configured(far, read, whose, listed):
+def test_https_read_limits_the_readable_returns(far, read, whose, listed):
     jid = far.lab.detached("*", "test.echo", "to be read")
     eventually("both returns", lambda: far.returned(jid) == BOTH)
     far.stop()
     salt_lab.write(f"{far.root}/saltcellar.yaml", salt_lab.to_yaml({"https": dict(far.config, read=read)}))
     far.start()
     eventually("the source", lambda: far.status()["https"]["state"] == "open")
-    told_off = read == "none"
+    denied_expected = read == "none"
     returns, denied = ask(far, "get_jid", {}, jid)
-    assert (sorted(returns), denied) == (whose, told_off)
-    assert ask(far, "get_fun", {}, "test.echo") == ({m: jid for m in whose}, told_off)
+    assert (sorted(returns), denied) == (whose, denied_expected)
+    assert ask(far, "get_fun", {}, "test.echo") == ({m: jid for m in whose}, denied_expected)
     jobs, denied = ask(far, "read", "get_jids", {}, {}, True)
     assert (jid in jobs, denied) == (listed, not listed)
     minions, denied = ask(far, "read", "get_minions", {}, [], True)
@@ -124,7 +124,7 @@ def test_what_a_minion_may_read_is_configured(far, read, whose, listed):
 
 
 def test_the_masters_own_job_cache_has_the_load_and_no_returns(far):
-    """With `ext_job_cache` the minions return by themselves; the master stores what was published, in both."""
+    """With `ext_job_cache` the minions send their own returns; the master stores the publish, in both releases."""
     jid = far.lab.detached("*", "test.echo", "elsewhere")
     eventually("both returns", lambda: far.returned(jid) == BOTH)
     import salt.config
@@ -138,28 +138,28 @@ def test_the_masters_own_job_cache_has_the_load_and_no_returns(far):
     assert {m: one["return"] for m, one in far.lab.run("jobs.list_job", jid)["Result"].items()} == dict.fromkeys(BOTH, "elsewhere")
 
 
-def test_with_the_daemon_away_it_waits_on_the_minion(far):
+def test_with_an_unreachable_daemon_returns_wait_on_the_minion(far):
     assert far.stop() == 0
     assert call(far, "far-2", "while away") == 0
     assert spooled(far.lab, "far-2", "while away") > 0
     far.start()
     eventually("the source", lambda: far.status()["https"]["state"] == "open")
-    # What waits goes along with the next call.
+    # Spooled entries are sent with the next call.
     assert call(far, "far-2", "back again") == 1
     assert spooled(far.lab, "far-2", "while away") == 0
     assert stored(far, "while away") == 1
 
 
-def test_a_minion_whose_key_is_gone_is_not_believed_and_loses_nothing(far):
+def test_a_minion_without_an_accepted_key_is_rejected_and_spools(far):
     key = f"{far.lab.lab['dir']}/master/pki/minions/far-2"
     refused = counter(far, "https_keys_not_accepted")
     os.rename(key, f"{key}.away")
     try:
-        assert call(far, "far-2", "turned away") == 0
+        assert call(far, "far-2", "rejected call") == 0
         assert counter(far, "https_keys_not_accepted") > refused
-        assert spooled(far.lab, "far-2", "turned away") > 0
+        assert spooled(far.lab, "far-2", "rejected call") > 0
     finally:
         os.rename(f"{key}.away", key)
     assert call(far, "far-2", "let in") == 1
-    assert stored(far, "turned away") == 1
-    assert spooled(far.lab, "far-2", "turned away") == 0
+    assert stored(far, "rejected call") == 1
+    assert spooled(far.lab, "far-2", "rejected call") == 0

@@ -1,4 +1,4 @@
-"""What saltcellar says of jobs beyond what Salt asks, on jobs of a real master."""
+"""Queries about jobs beyond Salt's own, on jobs of a real master."""
 import salt_lab
 from conftest import eventually
 
@@ -25,7 +25,7 @@ def test_an_orchestration_knows_its_jobs_and_they_know_it(lab, daemon):
     assert (job["failed"], job["arg"][0]) == (0, "orch")
     for child in job["children"]:
         assert daemon.job(child["jid"])["parent"] == row["jid"]
-    # Salt's own words about it are these.
+    # The output of Salt itself.
     shown = daemon.cli("jobs", "show", row["jid"], "--output", "highstate").stdout
     looked_up = lab.command("salt-run", "jobs.lookup_jid", row["jid"], "--out=highstate").stdout
     assert shown.strip() == looked_up.strip()

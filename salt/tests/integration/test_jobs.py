@@ -1,4 +1,4 @@
-"""Salt's commands give the right answers from saltcellar."""
+"""Salt's commands get correct answers from saltcellar."""
 import datetime
 import math
 import os
@@ -10,7 +10,7 @@ BOTH = ["lab-1", "lab-2"]
 
 
 def done(daemon, jid):
-    """Wait until both minions' returns of this job are kept."""
+    """Waits until both minions' returns of this job are stored."""
     eventually(f"both returns of {jid}", lambda: daemon.returned(jid) == BOTH)
     return jid
 
@@ -24,7 +24,7 @@ def newest(daemon, **want):
 
 @pytest.fixture(scope="module")
 def echo(lab, daemon):
-    """A job of known target and arguments, whose returns came after its publish."""
+    """A job with a known target and arguments, whose returns arrived after its publish."""
     return done(daemon, lab.detached("lab-*", "test.echo", "a word"))
 
 
@@ -39,7 +39,7 @@ def test_an_asynchronous_job_is_looked_up(lab, echo):
     assert lab.run("jobs.lookup_jid", echo) == {m: "a word" for m in BOTH}
 
 
-def test_a_list_shows_the_publish_and_not_the_last_return(lab, echo):
+def test_a_list_shows_the_publish_not_the_last_return(lab, echo):
     row = lab.run("jobs.list_jobs")[echo]
     assert row["Function"] == "test.echo"
     assert row["Arguments"] == ["a word"]
@@ -69,7 +69,7 @@ def test_print_job(lab, echo):
     assert sorted(job["Result"]) == BOTH
 
 
-def test_exit_success_looks_at_what_was_returned(lab, daemon, echo):
+def test_exit_success_reads_the_stored_returns(lab, daemon, echo):
     assert lab.run("jobs.exit_success", echo) == {m: True for m in BOTH}
     no = done(daemon, lab.publish("*", "test.false"))
     assert lab.run("jobs.exit_success", no) == {m: False for m in BOTH}
@@ -81,7 +81,7 @@ def test_last_run_finds_the_job_by_function(lab, echo):
 
 
 def test_a_running_job_is_active(lab, daemon):
-    # It runs for as long as a file is there: until it has been looked at, however long that takes.
+    # It runs while a file exists: until the test has looked at it, independent of the machine's speed.
     flag = f"{lab.lab['dir']}/runs"
     with open(flag, "w"):
         jid = lab.detached("*", "cmd.run", f"while [ -e {flag} ]; do sleep 0.1; done")
@@ -95,7 +95,7 @@ def test_a_running_job_is_active(lab, daemon):
     finally:
         os.remove(flag)
     done(daemon, jid)
-    eventually("it to be active no more", lambda: jid not in lab.run("jobs.active"))
+    eventually("the job to be inactive", lambda: jid not in lab.run("jobs.active"))
 
 
 def test_a_minion_reads_the_job_cache(lab, daemon, echo):
@@ -106,8 +106,8 @@ def test_a_minion_reads_the_job_cache(lab, daemon, echo):
     assert set(BOTH) <= set(lab.call("lab-2", "ret.get_minions", "saltcellar"))
 
 
-def test_salt_call_makes_a_job_of_its_own(lab, daemon):
-    """Its return reaches the master under the jid `req`, and gets one there."""
+def test_salt_call_creates_a_job(lab, daemon):
+    """Its return reaches the master under the jid `req`, and gets a new jid there."""
     assert lab.call("lab-1", "test.arg", "from salt-call") is not None
     job = newest(daemon, fun="test.arg")
     assert job["jid"].isdigit()
@@ -116,7 +116,7 @@ def test_salt_call_makes_a_job_of_its_own(lab, daemon):
     assert "req" not in lab.run("jobs.list_jobs")
 
 
-def test_a_minion_that_returns_by_itself_too_is_kept_once(lab, daemon):
+def test_a_return_sent_by_minion_and_master_is_stored_once(lab, daemon):
     """`--return`: the minion calls the returner, and the master's job cache gets the same return."""
     assert lab.salt("lab-1", "test.echo", "by two ways", "--return", "saltcellar") == {"lab-1": "by two ways"}
     job = newest(daemon, arg=["by two ways"])
@@ -126,8 +126,8 @@ def test_a_minion_that_returns_by_itself_too_is_kept_once(lab, daemon):
     assert [(r["return"], r["duplicates"]) for r in full["returns"]] == [("by two ways", 0)]
 
 
-def test_salt_call_without_a_master_returns_here(lab, daemon):
-    """`salt-call --local --return`: nobody published it, so all that is known is in the return."""
+def test_a_masterless_salt_call_is_stored(lab, daemon):
+    """`salt-call --local --return`: there is no publish, so the return is the only source."""
     assert lab.call("lab-2", "--local", "--return", "saltcellar", "test.echo", "alone") == "alone"
 
     def kept():
@@ -136,7 +136,7 @@ def test_salt_call_without_a_master_returns_here(lab, daemon):
     assert eventually("the return", kept) == [("lab-2", "alone")]
 
 
-def test_a_failing_state_is_seen_to_fail(lab, daemon):
+def test_a_failed_state_is_shown_as_failed(lab, daemon):
     lab.salt("*", "state.apply", "fails")
     job = newest(daemon, fun="state.apply")
     done(daemon, job["jid"])
@@ -155,7 +155,7 @@ def test_a_job_of_several_functions(lab, daemon):
     assert lab.run("jobs.list_jobs")[job["jid"]]["Function"] == ["test.ping", "test.echo"]
 
 
-def test_awkward_values_come_back_as_they_were(lab, daemon, returners):
+def test_unusual_values_are_unchanged(lab, daemon, returners):
     jid = lab.publish("lab-1", "labmod.awkward")
     eventually("the return", lambda: daemon.returned(jid) == ["lab-1"])
     got = returners["saltcellar.get_jid"](jid)["lab-1"]["return"]
@@ -167,7 +167,7 @@ def test_awkward_values_come_back_as_they_were(lab, daemon, returners):
     assert math.isnan(got["nan"]) and got["inf"] == math.inf and got["float"] == 0.1
     assert got["unicode"] == "žluťoučký 🐴 \u0000 end"
     assert (got["tuple"], got["set"]) == ([1, 2], [1])
-    # and as JSON, which has no words for some of them
+    # and as JSON, which cannot express some of them
     shown = daemon.job(jid)["returns"][0]["return"]
     assert "$map" in shown
     pairs = {k if isinstance(k, (str, int)) else repr(k): v for k, v in shown["$map"]}
@@ -177,14 +177,14 @@ def test_awkward_values_come_back_as_they_were(lab, daemon, returners):
     assert list(pairs["date"]) == ["$datetime"]
 
 
-def test_bytes_alone_come_back_as_bytes(lab, daemon, returners):
+def test_a_return_of_bytes_stays_bytes(lab, daemon, returners):
     jid = lab.publish("*", "labmod.raw_bytes")
     done(daemon, jid)
     assert {m: r["return"] for m, r in returners["saltcellar.get_jid"](jid).items()} \
         == {m: b"\x80\x81\x82" for m in BOTH}
 
 
-def test_a_megabyte_comes_back_whole(lab, daemon, returners):
+def test_a_return_of_a_megabyte_is_unchanged(lab, daemon, returners):
     jid = lab.publish("lab-2", "labmod.packages")
     eventually("the return", lambda: daemon.returned(jid) == ["lab-2"])
     assert len(returners["saltcellar.get_jid"](jid)["lab-2"]["return"]) == 9000
@@ -198,7 +198,7 @@ def test_a_runner_is_looked_up(lab, daemon):
 
 
 def test_a_wheel_is_looked_up(lab, daemon):
-    """3006 and 3007 give a wheel called through the request port two jids, and keep it under the inner one."""
+    """3006 and 3007 assign two jids to a wheel called through the request port, and store it under the inner one."""
     data = lab.wheel("key.list_all")
     assert sorted(data["return"]["minions"]) == BOTH
     job = newest(daemon, fun="wheel.key.list_all")
@@ -210,7 +210,7 @@ def test_a_wheel_is_looked_up(lab, daemon):
 
 
 def flat(value):
-    """The value and all that is inside: results of runners are nested differently by release."""
+    """The value and all nested values: results of runners are nested differently by release."""
     yield value
     for v in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         yield from flat(v)

@@ -1,4 +1,4 @@
-"""What goes over the socket when a real master stores jobs: one message for a return. And minions that return by themselves."""
+"""Messages on the socket when a real master stores jobs: one per return. And returns sent directly by minions."""
 import contextlib
 import json
 import os
@@ -12,12 +12,12 @@ import pytest
 import salt_lab
 from conftest import TIMEOUT, Daemon, Lab, eventually
 
-# A job of 3007 may wait half a minute for the master's word on its return before it calls its returners.
+# A job of 3007 may wait 30 s for the master's answer to its return before it calls its returners.
 TIMEOUT = 90
 
 
 class Tap:
-    """A socket that hands everything on to the daemon's, and notes each call: `(call, args)`."""
+    """A socket that forwards everything to the daemon's, and records each call: `(call, args)`."""
 
     def __init__(self, path, daemon):
         self.path, self.daemon, self.calls = path, daemon, []
@@ -77,7 +77,7 @@ class Tap:
 
 @pytest.fixture(scope="module")
 def tapped():
-    """A lab whose master stores end times, with a tap in between; its minion knows another tap as an alternative."""
+    """A lab whose master stores end times, with a tap in between; its minion has another tap as alternative profile."""
     root = salt_lab.new_dir("sc-tap-")
     daemon = Daemon(root, bus=f"{root}/lab/master/run")
     daemon.tap, daemon.other = Tap(f"{root}/tap.sock", daemon), Tap(f"{root}/other.sock", daemon)
@@ -123,13 +123,13 @@ def test_a_return_is_one_message_with_its_end_time(tapped):
     endtime(tapped, jid)
     assert tapped.tap.about(jid) == ["save_load", "returner"]
     assert tapped.returned(jid) == ["lab-1"]
-    # What the daemon counts: the jid, the load, the return; what the master's maintenance asks; and our own questions.
+    # Calls counted by the daemon: the jid, the load, the return, the master's maintenance, and the test's own queries.
     since = [call for call, _ in tapped.tap.calls[seen:]]
     assert sorted(call for call in since if call != "clean_old_jobs") == ["prep_jid", "returner", "save_load"]
     assert tapped.status()["counters"]["calls"] - calls >= len(since)
 
 
-def test_a_return_without_a_job_is_one_message_behind_its_jid(tapped):
+def test_a_return_without_a_job_is_one_message_after_its_jid(tapped):
     assert tapped.lab.call("lab-1", "test.arg", "alone") is not None
     jid = newest(tapped, "--fun", "test.arg")
     endtime(tapped, jid)
@@ -157,14 +157,14 @@ def test_several_returners_at_once_and_another_configuration(tapped):
     assert [(r["return"], r["duplicates"]) for r in tapped.job(jid)["returns"]] == [("thrice", 0)]
 
 
-def test_a_job_sets_no_more_than_it_may(tapped):
+def test_a_job_cannot_change_protected_settings(tapped):
     kwargs = json.dumps({"socket": tapped.other.path, "timeout": 5})
     assert tapped.lab.salt("lab-1", "test.echo", "here", "--return", "saltcellar", "--return_kwargs", kwargs) \
         == {"lab-1": "here"}
     jid = newest(tapped, arg=["here"])
     log = f"{tapped.lab.lab['dir']}/lab-1/log"
-    eventually("a word in the minion's log",
-               lambda: "a job may not set socket, see saltcellar.return_kwargs" in open(log).read(),
+    eventually("the message in the minion's log",
+               lambda: "a job must not set socket, see saltcellar.return_kwargs" in open(log).read(),
                TIMEOUT)
     assert tapped.other.about(jid) == []
     assert tapped.returned(jid) == ["lab-1"]

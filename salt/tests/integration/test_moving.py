@@ -1,6 +1,6 @@
-"""Salt's own job cache, filled by Salt, into a daemon and out again: Salt is to see no difference.
+"""Salt's own job cache, filled by Salt, imported and exported again: Salt must see no difference.
 
-Needs no master: Salt's loader, and a daemon of its own.
+Needs no master: only Salt's loader and a separate daemon.
 """
 import datetime
 import json
@@ -31,7 +31,7 @@ def load(jid, **more):
 
 
 def fill(call):
-    """Jobs of every kind that a master makes."""
+    """Jobs of every kind that a master creates."""
     call("prep_jid", passed_jid=OWN)
     call("save_load", OWN, load(OWN), minions=["web1", "web2", "db1"])
     answers = {"web1": {1: datetime.datetime(2026, 2, 3, 4, 5, 6, 789)}, "web2": "grün", "db1": b"\x00\xff"}
@@ -57,7 +57,7 @@ def fill(call):
 
 
 def shown(call):
-    """All that Salt says of a job cache."""
+    """Salt's complete view of a job cache."""
     jids = [OWN, RUNNER, QUIET, FOREIGN, SYNDIC, "20200101000000000000"]
     return {
         "get_jids": call("get_jids"),
@@ -68,7 +68,7 @@ def shown(call):
 
 @pytest.fixture
 def cellar(tmp_path):
-    """A daemon of its own; runs `saltcellar` verbs against it, and answers what they print as JSON."""
+    """A separate daemon; runs `saltcellar` verbs against it and returns their parsed JSON output."""
     binary, socket = os.environ["SALTCELLAR_BIN"], str(tmp_path / "s.sock")
     env = {k: v for k, v in os.environ.items() if not k.startswith("SALTCELLAR_")}
 
@@ -90,7 +90,7 @@ def cellar(tmp_path):
         started[0].wait()
 
 
-def test_salt_sees_no_difference_in_a_job_cache_that_went_in_and_out(cellar, tmp_path):
+def test_an_imported_and_exported_job_cache_is_equal_for_salt(cellar, tmp_path):
     before = returner(tmp_path / "before")
     fill(before)
     expected = shown(before)
@@ -103,14 +103,14 @@ def test_salt_sees_no_difference_in_a_job_cache_that_went_in_and_out(cellar, tmp
     after = returner(tmp_path / "after")
     assert shown(after) == expected
 
-    # By way of JSON lines into an empty tree of another form of hash.
+    # Through JSON lines into an empty tree with another hash type.
     cellar("export", "jsonl", tmp_path / "all.jsonl")
     assert cellar("import", "jsonl", tmp_path / "all.jsonl")["stored"] == 0
     cellar("export", "local_cache", "--hash-type", "sha512", tmp_path / "other" / "jobs")
     assert shown(returner(tmp_path / "other", hash_type="sha512")) == expected
 
 
-def test_an_exported_job_cache_goes_on_growing_and_is_cleaned_by_salt(cellar, tmp_path):
+def test_salt_extends_and_cleans_an_exported_job_cache(cellar, tmp_path):
     fill(returner(tmp_path / "before"))
     cellar("import", "local_cache", tmp_path / "before" / "jobs")
     cellar("export", "local_cache", tmp_path / "after" / "jobs")
@@ -119,6 +119,6 @@ def test_an_exported_job_cache_goes_on_growing_and_is_cleaned_by_salt(cellar, tm
     after("save_load", young, load(young), minions=["web1"])
     after("returner", {"id": "late1", "jid": OWN, "fun": "test.arg", "return": 1})
     assert "late1" in after("get_jid", OWN)
-    # Files have the times of the jobs: they are as old as they were. The one jid without a time came just now.
+    # Files keep the jobs' times, so they expire as before. The one jid without a time counts as new.
     after("clean_old_jobs")
     assert set(after("get_jids")) == {young, FOREIGN}

@@ -1,4 +1,4 @@
-"""The daemon dies or is away: nothing that was acknowledged is lost, and Salt goes on."""
+"""The daemon dies or is unreachable: no acknowledged entry is lost, and Salt continues."""
 import threading
 import time
 
@@ -8,7 +8,7 @@ BOTH = ["lab-1", "lab-2"]
 
 
 class Writer(threading.Thread):
-    """Writes returns on the local socket, one after another, and notes which were acknowledged."""
+    """Writes returns to the local socket one by one, and records the acknowledged ones."""
 
     def __init__(self, daemon, prefix):
         super().__init__(name="writer", daemon=True)
@@ -24,11 +24,11 @@ class Writer(threading.Thread):
                                                 "retcode": 0, "success": True})
                     self.acknowledged.append(jid)
         except OSError:
-            pass  # the daemon is gone, which is what we wait for
+            pass  # the daemon was killed, as expected
 
 
-def test_killed_in_the_middle_of_jobs_it_has_all_that_it_acknowledged(lab, daemon):
-    prefix = "20260101000000"  # in the past, so that these rows stand behind the real ones
+def test_a_daemon_killed_during_jobs_has_all_acknowledged_entries(lab, daemon):
+    prefix = "20260101000000"  # in the past, so that these rows follow the real ones
     jids = [lab.publish("*", "test.echo", f"before {i}") for i in range(5)]
     writer = Writer(daemon, prefix)
     eventually("some acknowledged writes", lambda: len(writer.acknowledged) >= 50)
@@ -36,21 +36,21 @@ def test_killed_in_the_middle_of_jobs_it_has_all_that_it_acknowledged(lab, daemo
     daemon.kill()
     writer.join(TIMEOUT)
     assert not writer.is_alive()
-    # while it is away: the extension makes the jids and spools the returns
+    # while it is unreachable the extension generates the jids and spools the returns
     jids += [lab.publish("*", "test.echo", f"after {i}") for i in range(3)]
 
     daemon.start()
     with daemon.connect() as wire:
         for n, jid in enumerate(writer.acknowledged):
             assert wire.call("get_jid", jid=jid)["writer"]["return"] == n
-    # what the extension spooled comes with its next call
+    # spooled entries are sent with the extension's next call
     assert lab.salt("*", "test.ping") == {m: True for m in BOTH}
     for jid in jids:
         eventually(f"both returns of {jid}", lambda: daemon.returned(jid) == BOTH)
         assert daemon.job(jid)["fun"] == "test.echo"
 
 
-def test_with_the_daemon_away_salt_answers_and_the_job_arrives_later(lab, daemon):
+def test_with_an_unreachable_daemon_salt_works_and_jobs_arrive_later(lab, daemon):
     def ping():
         began = time.monotonic()
         assert lab.salt("*", "test.ping") == {m: True for m in BOTH}
@@ -61,7 +61,7 @@ def test_with_the_daemon_away_salt_answers_and_the_job_arrives_later(lab, daemon
     took = ping()
     assert took < usual + 25, f"{took:.1f} s, and {usual:.1f} s with the daemon"
     jid = lab.detached("*", "test.echo", "while away")
-    # Both the returner and event_return of the master have spooled these by the time the bus is read again.
+    # Both the returner and event_return of the master have spooled these before the bus is connected again.
     eventually("the returns to be spooled", lambda: lab.spooled(jid) >= len(BOTH))
 
     daemon.start()

@@ -1,4 +1,4 @@
-"""saltcellar's reactor on a real master: a second daemon, which reads the same bus and asks the same request port."""
+"""saltcellar's reactor on a real master: a second daemon, which reads the same bus and uses the same request port."""
 import os
 import sys
 import uuid
@@ -39,7 +39,7 @@ slow:
 """,
     "own.sls": """
 open:
-  runner.shop.open_door:
+  runner.shop.unlock:
     - source: {{ tag }}
     - wide: true
 """,
@@ -71,7 +71,7 @@ def reactor(lab, root):
 
 
 def reaction(reactor, tag, state="done"):
-    """The record of what was done about the event with that tag."""
+    """The record about the event with that tag."""
     def found():
         rows = reactor.json("reactor", "history", "--tag", tag)["reactions"]
         return rows[0] if rows else None
@@ -87,14 +87,14 @@ def shown(reactor, row, what):
     return eventually(f"{what} of {row['tag']}", probe)
 
 
-def test_a_start_applies_a_state_and_the_history_knows_how_it_went(lab, reactor, daemon):
+def test_a_start_applies_a_state_and_the_history_has_its_outcome(lab, reactor, daemon):
     lab.fire("lab/lab-1/start", {"id": "lab-1"})
     row = reaction(reactor, "lab/lab-1/start")
     call = row["reaction"]["calls"][0]
     assert (call["outcome"], call["minions"]) == ("published", ["lab-1"])
     result = shown(reactor, row, "returned")
     assert (result["returns"][0]["minion"], result["failed"]) == ("lab-1", 0)
-    # the job cache of the master knows the job by our jid
+    # the master's job cache knows the job by our jid
     assert eventually("the job", lambda: daemon.returned(call["jid"])) == ["lab-1"]
     assert lab.run("jobs.lookup_jid", call["jid"])
 
@@ -108,7 +108,7 @@ def test_an_event_that_a_minion_sends_is_reacted_to(lab, reactor):
     assert shown(reactor, row, "returned")["returned"] == 1
 
 
-def test_orchestration_takes_its_pillar_and_says_that_a_reactor_did_it(lab, reactor):
+def test_an_orchestration_gets_its_pillar_and_the_reactors_name(lab, reactor):
     tag = f"orch/{uuid.uuid4().hex}"
     lab.fire(tag, {"word": "from the event"})
     row = reaction(reactor, tag)
@@ -132,7 +132,7 @@ def test_a_runner_that_does_not_exist_leaves_a_trace(lab, reactor):
     row = reaction(reactor, tag)
     assert row["reaction"]["calls"][0]["outcome"] == "started"
     result = reactor.json("reactor", "show", str(row["seq"]))["results"][0]
-    # 3008 says nothing at all, the others tell the traceback as the result
+    # 3008 emits nothing, the others have the traceback as result
     assert not result["seen"] or result.get("success") in (False, None)
 
 
@@ -155,7 +155,7 @@ def test_a_slow_runner_has_no_more_processes_at_once_than_salts_own_pool(lab, re
     assert 2 <= most <= 10, most
 
 
-def test_a_minion_that_claims_to_be_another_one_is_known_by_its_key(lab, reactor):
+def test_a_minion_with_a_false_id_is_identified_by_its_key(lab, reactor):
     tag = f"salt/beacon/lab-1/claim/{uuid.uuid4().hex}"
     lab.salt("lab-2", "event.send", tag, "{word: claimed}")
     row = reaction(reactor, tag)
@@ -190,24 +190,24 @@ def test_a_restart_in_the_middle_loses_nothing(lab, reactor):
         reaction(reactor, tag)
 
 
-def test_a_start_leaves_no_job_and_a_runner_of_the_masters_own_is_asked_for_when_it_is_needed(lab, reactor, root):
+def test_a_start_creates_no_job_and_custom_runners_are_looked_up_on_demand(lab, reactor, root):
     def asked():
         events = reactor.events("--tag", "salt/run/*/new")
         return [e for e in events if "sys.runner_argspec" in str(e["data"].get("fun_args"))]
 
-    # runners and wheel functions of Salt itself have been called by now
+    # by now runners and wheel functions of Salt itself have been called
     assert asked() == []
     assert "sys.runner_argspec" not in str(lab.run("jobs.list_jobs"))
     os.makedirs(f"{lab.lab['dir']}/master/extmods/runners", exist_ok=True)
     salt_lab.write(f"{lab.lab['dir']}/master/extmods/runners/shop.py",
-                   "def open_door(source, wide=False):\n    return f'{source} is open, {wide}'\n")
+                   "def unlock(source, wide=False):\n    return f'{source} is unlocked, {wide}'\n")
 
     def opened(d, tag):
         lab.fire(tag, {})
         result = shown(d, reaction(d, tag), "success")
-        assert result["return"] == f"{tag} is open, True", result
+        assert result["return"] == f"{tag} is unlocked, True", result
 
-    # with Salt's Python nobody else is asked
+    # with Salt's Python the master is not asked
     os.makedirs(f"{root}/r2", exist_ok=True)
     salt_lab.write(f"{root}/r2/c.yaml",
                    f"reactor:\n  master: {lab.lab['dir']}/conf/master\n  python: {sys.executable}\n"
@@ -221,7 +221,7 @@ def test_a_start_leaves_no_job_and_a_runner_of_the_masters_own_is_asked_for_when
     finally:
         assert other.stop() == 0
     assert asked() == []
-    # without it the master is, once
+    # without it the master is asked once
     for _ in range(2):
         opened(reactor, f"own/{uuid.uuid4().hex}")
     assert len(asked()) == 1

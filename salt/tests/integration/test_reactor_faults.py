@@ -2,8 +2,8 @@
 
 `make reactor-faults FAULTS=50 REACTIONS=10000 SEED=1` runs many; without these variables the test is short and always the same.
 
-The daemon is not believed. Each execution of a job and each start of a runner appends a word to a file; the jobs that the master
-published lie in its own job cache; and a listener of its own hears the bus. These are compared with the daemon's archive and its records.
+The daemon's reports are verified. Each execution of a job and each start of a runner appends a word to a file; published jobs are
+in the master's own job cache; and a listener reads the bus. These are compared with the daemon's archive and its records.
 """
 import collections
 import contextlib
@@ -33,21 +33,21 @@ note it:
       - word: {{ data['word'] }}
 """
 WORD = re.compile(rb"w\d{7}")
-#: One reaction in so many starts a runner; the others publish a job.
+#: One of so many reactions starts a runner; the others publish a job.
 RUNNER_EACH = 5
-#: One job in so many is for the minion that runs, and leaves a note. The others are for one whose key alone is there: a minion that
-#: returns thousands of jobs at once would be a fault of its own.
+#: One of so many jobs is for the running minion, and leaves a note. The others are for a minion that has only a key: a
+#: minion with thousands of concurrent jobs would be an additional fault.
 NOTED_EACH = 10
-#: Reactions that are not through yet, at most, while more events are fired.
+#: Maximum number of unfinished reactions while more events are fired.
 UNDER_WAY = 50
-#: Seconds after the end of a fault in which its consequences may show: minions connect again, processes that were begun end.
+#: Seconds after the end of a fault in which its consequences may appear: minions reconnect, started processes end.
 AFTERMATH = 20
 #: The faults of the short form.
 SHORT = [("freeze", "master", 2.0, "kill"), ("freeze", "publisher", 0.5, None), ("kill", "master", 0, None)]
 
 
 class Listener(threading.Thread):
-    """Hears the bus of a master that comes and goes: `new[tag]` is the word of each job and runner that was begun."""
+    """Reads the bus of a master that restarts: `new[tag]` is the word of each started job and runner."""
 
     def __init__(self, sock_dir):
         super().__init__(name="listener", daemon=True)
@@ -72,7 +72,7 @@ class Listener(threading.Thread):
                 for _, frame in reader.frames(until):
                     self.take(frame)
             if time.time() < until:
-                return  # the other side has closed
+                return  # the peer has closed
 
     def take(self, frame):
         _, tag, data = rawbus.unwrap(frame)
@@ -93,7 +93,7 @@ def stamp():
 
 
 class Driver:
-    """Fires events, no faster than they are reacted to, through all faults."""
+    """Fires events, no faster than the reactions to them, through all faults."""
 
     def __init__(self, lab, listener, framing):
         self.lab, self.listener, self.framing = lab, listener, framing
@@ -113,7 +113,7 @@ class Driver:
                     self.socket.settimeout(60)
                 self.socket.sendall(frame)
                 break
-            except OSError:  # a part of a frame is no event
+            except OSError:  # a partial frame is not an event
                 if self.socket is not None:
                     self.socket.close()
                 self.socket = None
@@ -121,7 +121,7 @@ class Driver:
         self.fired += 1
 
     def wait_for_room(self):
-        """Waits until little is under way. What a fault swallowed would be waited for for ever, so it is given up when nothing moves."""
+        """Waits until few reactions are pending. Events lost in a fault would never finish, so it gives up without progress."""
         seen, until = len(self.listener.new), time.monotonic() + 3
         while self.fired - self.given_up - seen > UNDER_WAY:
             time.sleep(0.02)
@@ -133,10 +133,10 @@ class Driver:
 
 
 class Evidence:
-    """What happened, by word."""
+    """The observations, by word."""
 
-    def __init__(self, lab, daemon, listener, notes, begun):
-        self.listener, self.begun = listener, begun
+    def __init__(self, lab, daemon, listener, notes, started):
+        self.listener, self.started = listener, started
         self.archived = {event["data"]["word"]: event for event in daemon.events("--tag", "faults/*")}
         self.records = collections.defaultdict(list)
         lines = daemon.cli("reactor", "history", "--tag", "faults/*", "--limit", "1000000", "--output", "jsonl").stdout
@@ -160,12 +160,12 @@ class Evidence:
             self.announced[word] += 1
 
     def in_fault(self, micros):
-        """Was that a moment in which a fault, or what comes after one, may have swallowed something?"""
+        """Whether a loss at that moment can be explained by a fault or its consequences."""
         at = micros / 1e6
-        return any(begin - 1 <= at <= end + AFTERMATH for begin, end, _ in self.begun)
+        return any(begin - 1 <= at <= end + AFTERMATH for begin, end, _ in self.started)
 
-    def judge(self):
-        """What must not be: a list of sentences. And how often what may be was."""
+    def violations(self):
+        """A list of violations, and counts of permitted losses."""
         bad, figures = [], collections.Counter()
         for word in sorted(self.archived):
             records, times = self.records[word], self.noted[word]
@@ -176,23 +176,23 @@ class Evidence:
             sent = call["sent"]
             figures[f"{call['client']} {call['outcome']}"] += 1
             if times > 1:
-                bad.append(f"{word}: {call['client']} was carried out {times} times, recorded as {call}")
+                bad.append(f"{word}: {call['client']} was executed {times} times, recorded as {call}")
             if call["client"] == "runner":
                 self.runner(word, call, times, sent, bad, figures)
             else:
                 self.job(word, call, times, sent, bad, figures)
         for word in self.noted.keys() - self.archived.keys():
-            bad.append(f"{word}: carried out for an event that is not in the archive")
-        figures["events that the bus lost, or nobody read"] = len(self.listener.fired.keys() - self.archived.keys())
+            bad.append(f"{word}: executed for an event that is not in the archive")
+        figures["events lost by the bus or not read"] = len(self.listener.fired.keys() - self.archived.keys())
         return bad, figures
 
     def runner(self, word, call, times, sent, bad, figures):
         if self.announced[word] > 1:
-            bad.append(f"{word}: a runner was begun {self.announced[word]} times, recorded as {call}")
+            bad.append(f"{word}: a runner was started {self.announced[word]} times, recorded as {call}")
         if call["outcome"] not in ("started", "unknown", "found", "ran"):
             bad.append(f"{word}: a runner ended as {call}")
         elif not times and call["outcome"] != "unknown":
-            figures["runners that the master took and lost in a fault"] += 1
+            figures["runners accepted by the master and lost in a fault"] += 1
             if not self.in_fault(sent):
                 bad.append(f"{word}: a runner never ran, and is recorded as {call}")
 
@@ -211,7 +211,7 @@ class Evidence:
 
 @pytest.fixture
 def stage(place):
-    """A master with one minion, a daemon that reacts, and the files in which executions are noted."""
+    """A master with one minion, a daemon with a reactor, and the files in which executions are noted."""
     notes = {"job": f"{place}/jobs", "run": f"{place}/runners"}
     for kind, client in (("job", "local.labmod"), ("run", "runner.labrun")):
         pathlib.Path(notes[kind]).touch()
@@ -242,7 +242,7 @@ def test_no_job_is_published_twice_and_no_runner_started_twice_through_faults(st
     chance = random.Random(seed)
     count = int(os.environ.get("FAULTS") or len(SHORT))
     planned = [faults.random_fault(chance) for _ in range(count)] if os.environ.get("FAULTS") else list(SHORT)
-    # Each comes when so many events have been fired.
+    # Each fault occurs after so many events.
     moments = sorted(chance.randrange(reactions) for _ in planned) if os.environ.get("FAULTS") else [30, 60, 90]
     framing = rawbus.probe(lab.sock_dir)["pull"]
     listener = Listener(lab.sock_dir)
@@ -268,31 +268,31 @@ def test_no_job_is_published_twice_and_no_runner_started_twice_through_faults(st
         driver.wait_for_room()
         driver.fire()
         if not thread.is_alive() and driver.fired >= wanted:
-            # What no daemon read while there was none makes no reaction.
+            # Events from a time without a daemon cause no reaction.
             wanted = driver.fired + max(0, reactions - archived(daemon, driver))
     thread.join()
     assert not broken, broken
-    eventually("everything to be reacted to", lambda: is_through(daemon), 300)
+    eventually("all reactions to finish", lambda: is_through(daemon), 300)
     settle(notes)
     listener.stop()
     evidence = Evidence(lab, daemon, listener, notes, made.done)
-    bad, figures = evidence.judge()
-    say(f"{len(evidence.archived)} reactions, {len(made.done)} faults, {made.restarts} masters started again, {time.time() - began:.0f} s")
+    bad, figures = evidence.violations()
+    say(f"{len(evidence.archived)} reactions, {len(made.done)} faults, {made.restarts} master restarts, {time.time() - began:.0f} s")
     for name, number in sorted(figures.items()):
         say(f"  {name}: {number}")
     assert len(evidence.archived) >= reactions
-    assert not bad, f"SEED={seed}: {len(bad)} faults were not survived:\n" + "\n".join(bad[:20])
+    assert not bad, f"SEED={seed}: {len(bad)} violations:\n" + "\n".join(bad[:20])
 
 
 def archived(daemon, driver):
-    """How many events are in the archive, once the latest is."""
+    """Number of archived events, once the latest one is archived."""
     last = f"faults/*/{driver.fired - 1}"
     procs.poll(lambda: daemon.events("--tag", last), 5)
     return len(daemon.events("--tag", "faults/*"))
 
 
 def settle(notes):
-    """Waits until nothing is carried out any more: no execution in as long as a minion may take to come back."""
+    """Waits until executions end: none for as long as a minion may need to reconnect."""
     sizes = lambda: [os.path.getsize(path) for path in notes.values()]  # noqa: E731
     known = sizes()
     until = time.monotonic() + 5

@@ -1,6 +1,6 @@
-"""The reactor of a master of its own: real keys, a beacon, `salt-run`, git, and a master that goes away.
+"""The reactor of a separate master: real keys, a beacon, `salt-run`, git, and a master that stops.
 
-Here the rules stay where they are, in the master's configuration, and `engines: [saltcellar-reactor]` hands over.
+The rules stay in the master's configuration, and `engines: [saltcellar-reactor]` hands them over.
 The file ends with reactors of minions: one without a master, one with.
 """
 import json
@@ -16,7 +16,7 @@ import rawbus
 import salt_lab
 from conftest import Reactor, eventually, live_lab, running
 
-# Salt's guide, "A complete example": new ink servers are let in, and those that come with another key begin anew.
+# Salt's guide, "A complete example": new ink servers are accepted, and servers with a new key are enrolled again.
 AUTH_PENDING = """
 {# Ink server failed to authenticate -- remove accepted key #}
 {% if not data['result'] and data['id'].startswith('ink') %}
@@ -47,7 +47,7 @@ highstate_run:
     - ret: smtp
 """
 BEACON = """
-tell {{ data['id'] }}:
+rejoin {{ data['id'] }}:
   runner.event.send:
     - args:
       - tag: live/alarm/{{ data['id'] }}
@@ -55,12 +55,12 @@ tell {{ data['id'] }}:
           raw: {{ (data['data'] if 'data' in data else data)['raw'] | json }}
 """
 SAY = """
-{% set said = data['data'] if 'data' in data else data %}
-say {{ said['word'] }}:
+{% set values = data['data'] if 'data' in data else data %}
+say {{ values['word'] }}:
   local.test.arg:
     - tgt: ink-1
     - arg:
-      - {{ said['word'] }}
+      - {{ values['word'] }}
 """
 RUN = """
 pass it on:
@@ -106,7 +106,7 @@ def live(place):
     commit(repo, "first")
     for name, text in SLS.items():
         salt_lab.write(f"{place}/r/{name}.sls", text.replace("DIR", place))
-    # The guide's two files lie in /srv/reactor, the others on the file server.
+    # The guide's two files are in /srv/reactor, the others on the file server.
     on_disk = ("auth-pending", "auth-complete")
     for name in SLS.keys() - on_disk:
         salt_lab.write(f"{root}/srv/salt/reactor/{name}.sls", SLS[name])
@@ -139,7 +139,7 @@ def reactor(live, place):
 
 @pytest.fixture(scope="module")
 def hub(live, reactor):
-    """The master's own minion, which a person lets in."""
+    """The master's own minion, accepted by an administrator."""
     live.is_key("hub", "pending")
     live.wheel("key.accept", "hub")
     is_up(reactor, "hub")
@@ -157,7 +157,7 @@ def is_up(reactor, minion):
 
 
 def returned(reactor, row, minion):
-    """What the job of that reaction returned, on that minion alone."""
+    """The return of that reaction's job, from that minion alone."""
     result = reactor.result(row, "returned")
     assert [r["minion"] for r in result["returns"]] == [minion] and not result["failed"], result
     returns = reactor.job(row["reaction"]["calls"][0]["jid"])["returns"]
@@ -165,12 +165,12 @@ def returned(reactor, row, minion):
 
 
 def alarm(path, what, seen):
-    """Have the log beacon find an alarm. It begins at the end of the file, in its own time: what was there before it does not read."""
-    def told():
+    """Triggers an alarm of the log beacon, which reads only lines that are appended after its start."""
+    def alarmed():
         with open(path, "a") as log:
             log.write(f"an alarm: {what}\n")
         return procs.poll(seen, 2)
-    eventually(f"the alarm that {what} to be seen", told, 40)
+    eventually(f"the alarm: {what}", alarmed, 40)
 
 
 def times(reactor, tag):
@@ -178,7 +178,7 @@ def times(reactor, tag):
 
 
 # ------------------------------------------------------------------- the guide's example
-def test_ink_servers_are_let_in_others_wait_for_a_person(live, reactor, hub):
+def test_matching_minions_are_accepted_and_others_wait_for_an_administrator(live, reactor, hub):
     for name in ("ink-1", "ink-2"):
         live.is_key(name, "accepted")
     live.is_key("oth-1", "pending")
@@ -189,9 +189,9 @@ def test_ink_servers_are_let_in_others_wait_for_a_person(live, reactor, hub):
         calls = [call for row in reactor.history("salt/auth") for call in row["reaction"]["calls"]]
         assert {(call["fun"], call["success"]) for call in calls} == {("key.accept", True)}, calls
         return sorted(call["load"]["kwarg"]["match"] for call in calls) == pending
-    eventually("every pending ink server's event to be answered, and nobody else's", accepted)
+    eventually("every pending ink server's event to be answered and no other", accepted)
     assert set(pending) == {"ink-1", "ink-2"}
-    # a person decides about the others: `hub` may, the other may not
+    # an administrator accepts `hub` and rejects the other
     live.wheel("key.reject", "oth-1")
     live.is_key("oth-1", "rejected")
 
@@ -207,19 +207,19 @@ def test_a_start_leads_to_a_highstate(live, reactor):
     call = row["reaction"]["calls"][0]
     assert (call["fun"], call["load"]["ret"]) == ("state.apply", "smtp"), call
     assert "it is inked" in json.dumps(returned(reactor, row, "ink-1"))
-    # `ret` reached the minion, which tries the returner: 3008 has none of that name, the others have nobody to send mail to
+    # `ret` reached the minion, which calls the returner: 3008 has none of that name, the others have no mail recipient
     tried = ("smtp.returner", f"The return failed for job {call['jid']}")
 
-    def said():
+    def tried_returner():
         with open(f"{live.lab['dir']}/ink-1/log", errors="replace") as log:
             return any(words in line for line in log for words in tried)
-    # a job of 3007 may wait half a minute for the master's word on its return before it calls its returners
-    eventually("the returner to be tried", said, 90)
-    # once for each start
+    # a job of 3007 may wait 30 s for the master's answer to its return before it calls its returners
+    eventually("the returner to be tried", tried_returner, 90)
+    # once per start
     assert len(reactor.history("salt/minion/ink-1/start")) == times(reactor, "salt/minion/ink-1/start")
 
 
-def test_a_server_that_comes_with_another_key_begins_anew(live, reactor, hub, place):
+def test_a_server_with_a_new_key_is_enrolled_again(live, reactor, hub, place):
     reactor.reaction("salt/minion/ink-2/start")
     pki = f"{live.lab['dir']}/ink-2/pki"
     live.kill("ink-2")
@@ -229,8 +229,8 @@ def test_a_server_that_comes_with_another_key_begins_anew(live, reactor, hub, pl
     row = reactor.reaction("salt/auth", calls=2)
     done = {call["fun"]: call for call in row["reaction"]["calls"]}
     assert done["key.delete"]["success"] and done["cmd.run"]["minions"] == ["hub"], done
-    # what stands for the init script of the guide
-    eventually("the master's minion to be told", lambda: os.path.exists(f"{place}/rejoin-ink-2"), 40)
+    # in place of the guide's init script
+    eventually("the job on the master's minion", lambda: os.path.exists(f"{place}/rejoin-ink-2"), 40)
     eventually("ink-2 to be back", lambda: times(reactor, "salt/minion/ink-2/start") == 2, 60)
     live.is_key("ink-2", "accepted")
     with open(f"{pki}/minion.pub") as ours, open(f"{live.lab['dir']}/master/pki/minions/ink-2") as theirs:
@@ -239,13 +239,13 @@ def test_a_server_that_comes_with_another_key_begins_anew(live, reactor, hub, pl
     live.kill("ink-2")
 
 
-# ------------------------------------------------------------------- where events come from
+# ------------------------------------------------------------------- sources of events
 def test_a_beacon_fires_a_runner(live, reactor, place):
     alarm(f"{place}/ink.log", "the ink is out", lambda: reactor.history("salt/beacon/ink-1/log/*"))
     row = reactor.reaction("salt/beacon/ink-1/log/*")
     assert row["reaction"]["calls"][0]["outcome"] == "started", row
-    told = eventually("the runner's event", lambda: reactor.events("--tag", "live/alarm/ink-1"), 40)
-    assert told[0]["data"]["raw"] == "an alarm: the ink is out"
+    events = eventually("the runner's event", lambda: reactor.events("--tag", "live/alarm/ink-1"), 40)
+    assert events[0]["data"]["raw"] == "an alarm: the ink is out"
     assert reactor.result(row, "success")["success"]
 
 
@@ -281,30 +281,30 @@ def test_salt_run_manages_the_reactor_and_salt_s_own_is_off(live, reactor):
     live.fire(tag, {"word": "added"})
     assert reactor.reaction(tag)["reaction"]["rules"] == ["added/*"]
     assert live.runner("reactor.set_leader", False) is False
-    live.fire("added/nobody-leads", {"word": "x"})
+    live.fire("added/unled", {"word": "x"})
     assert live.runner("reactor.is_leader") is False
-    # a touch of the configuration does not make it lead again
+    # a touch of the configuration does not enable it again
     reads = "reactor configuration reloaded"
-    before = reactor.times_said(reads)
+    before = reactor.log_count(reads)
     os.utime(f"{live.lab['dir']}/conf/master")
-    reactor.wait_until_said(reads, before)
+    reactor.wait_for_log(reads, before)
     assert live.runner("reactor.set_leader", True) is True
     assert live.runner("reactor.delete", "added/*")["comment"] == "Reactor deleted."
     live.fire(tag, {"word": "added"})
     marker = f"live/say/{uuid.uuid4().hex}"
     live.fire(marker, {"word": "marker"})
     reactor.reaction(marker)
-    assert len(reactor.history(tag)) == 1 and not reactor.history("added/nobody-leads")
+    assert len(reactor.history(tag)) == 1 and not reactor.history("added/unled")
 
 
 def test_no_reader_sees_the_key_that_salt_run_fires(live, reactor, tmp_path):
     with open(f"{live.lab['dir']}/master/cache/.root_key", "rb") as file:
         key = file.read()
     assert len(key) > 40
-    assert live.run("reactor.list")[3] == {"live/say/*": ["salt://reactor/say.sls"]}  # and it is answered
+    assert live.run("reactor.list")[3] == {"live/say/*": ["salt://reactor/say.sls"]}  # and the request is answered
     requests = reactor.events("--tag", "*salt/reactors/manage/list")
     assert requests and all(event["data"]["key"] == "[redacted]" for event in requests)
-    # also where nobody expects it
+    # also in an unusual place
     live.fire("live/quotes-the-key", {"text": f"it is {key.decode()}!"})
     eventually("the event", lambda: reactor.events("--tag", "live/quotes-the-key"))
     export, backup = str(tmp_path / "all.jsonl"), str(tmp_path / "backup")
@@ -314,7 +314,7 @@ def test_no_reader_sees_the_key_that_salt_run_fires(live, reactor, tmp_path):
     salvaged = procs.run([reactor.bin, "store", "redact-keys", "--dry-run", "--state-dir", f"{reactor.root}/state",
                           "--config", f"{reactor.root}/c.yaml"], stdin=subprocess.DEVNULL, timeout=60,
                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert salvaged.returncode == 0, salvaged.stdout + salvaged.stderr  # it unpacks every body
+    assert salvaged.returncode == 0, salvaged.stdout + salvaged.stderr  # reads every body
     for root in (f"{reactor.root}/state", backup):
         for directory, _, names in os.walk(root):
             for name in names:
@@ -328,17 +328,17 @@ def test_no_reader_sees_the_key_that_salt_run_fires(live, reactor, tmp_path):
 
 # ------------------------------------------------------------------- the file server
 def test_files_of_other_backends_are_fetched_by_salt(live, reactor):
-    def said(n):
+    def rendered(n):
         live.fire(f"live/git/{n}", {"n": n})
         row = reactor.reaction(f"live/git/{n}")
         return returned(reactor, row, "ink-1")["args"]
-    assert said(1) == ["imported first", 1]
+    assert rendered(1) == ["imported first", 1]
     commit(live.repo, "second")
     live.runner("fileserver.update")
     seen = []
 
     def new():
-        seen.append(said(2 + len(seen)))
+        seen.append(rendered(2 + len(seen)))
         return seen[-1][0] == "imported second"
     eventually("the new text", new)
     python = ["--salt-python", f"{live.lab['bin']}/python"]
@@ -353,24 +353,24 @@ def test_files_of_other_backends_are_fetched_by_salt(live, reactor):
     assert [row["reference"] for row in bad] == ["salt://from-git.sls"] and "gitfs" in bad[0]["why"], bad
 
 
-# ------------------------------------------------------------------- trouble
+# ------------------------------------------------------------------- faults
 @pytest.fixture
 def bus(live):
-    """All that is on the bus from now on, for one who is never away: `events(tag's beginning)` gives `[(tag, data)]`."""
+    """All later events of the bus, without interruption: `events(tag prefix)` returns `[(tag, data)]`."""
     recorder = rawbus.Recorder(live.sock_dir)
     mark = f"live/mark/{uuid.uuid4().hex}"
 
-    def heard():
+    def received():
         live.fire(mark, {})
         return recorder.saw(mark)
 
-    # The publisher takes a new listener in its own time.
-    eventually("the listener hears the bus", heard)
+    # The publisher may accept a new listener late.
+    eventually("the listener hears the bus", received)
     yield lambda tag: [(t, rawbus.decode(data)) for t, data in recorder.events() if t.startswith(tag)]
     recorder.stop()
 
 
-def test_a_kill_in_the_middle_loses_nothing_and_doubles_nothing_where_promised(live, reactor, bus):
+def test_a_killed_run_loses_nothing_and_repeats_only_where_documented(live, reactor, bus):
     words = [uuid.uuid4().hex for _ in range(8)]
     kinds = ("say", "run", "once")
     for word in words:
@@ -379,13 +379,13 @@ def test_a_kill_in_the_middle_loses_nothing_and_doubles_nothing_where_promised(l
     eventually("the last event", lambda: reactor.events("--tag", f"live/once/{words[-1]}"))
     reactor.kill()
     reactor.start()
-    # What the reactions lead to may come while the daemon is away, and is then in no archive.
+    # Consequences of a reaction that occur while the daemon is down are missing in the archive.
     for word in words:
         for kind in kinds:
             row = reactor.reaction(f"live/{kind}/{word}")
             made = row["reaction"]["calls"][0]
             if kind != "say" and made["outcome"] == "unknown":
-                continue  # its start may have come while the daemon was away
+                continue  # its start may have occurred while the daemon was down
             assert row["reaction"]["state"] == "done", row
             if kind == "say":
                 answer = f"salt/job/{made['jid']}/ret/ink-1"
@@ -394,7 +394,7 @@ def test_a_kill_in_the_middle_loses_nothing_and_doubles_nothing_where_promised(l
                     assert returned(reactor, row, "ink-1")["args"] == [word]
             else:
                 eventually("the runner's event", lambda: bus(f"passed/live/{kind}/{word}"))
-    # A job that was published just before the kill is published again, under its own jid: the minion runs it once.
+    # A job published just before the kill is published again under its own jid: the minion runs it once.
     jobs = {}
     for tag, data in bus("salt/job/"):
         if tag.endswith("/new") and data["fun"] == "test.arg":
@@ -415,19 +415,19 @@ def workers(live):
                 if b"MWorker-" in line.read() and os.getpgid(int(pid)) == live.lab["procs"]["master"]:
                     found.append(int(pid))
         except (FileNotFoundError, ProcessLookupError):
-            pass  # it has ended
+            pass  # it has exited
     assert found
     return found
 
 
 def test_a_busy_master_that_answers_too_late_starts_a_runner_once(live, reactor, bus):
     tag = f"live/run/{uuid.uuid4().hex}"
-    busy, words = workers(live), "got no answer and is not made again"
-    before = reactor.times_said(words)
+    busy, words = workers(live), "call got no answer, not repeating it"
+    before = reactor.log_count(words)
     procs.signal_each(busy, signal.SIGSTOP, os.kill)
     try:
         live.fire(tag, {})
-        reactor.wait_until_said(words, before)
+        reactor.wait_for_log(words, before)
     finally:
         procs.signal_each(busy, signal.SIGCONT, os.kill)
     row = reactor.reaction(tag)
@@ -438,17 +438,17 @@ def test_a_busy_master_that_answers_too_late_starts_a_runner_once(live, reactor,
     assert len(eventually("the runner's event", lambda: bus(f"passed/{tag}"))) == 1
 
 
-def test_a_master_that_refuses_is_asked_again_in_sight(live, reactor):
+def test_retries_after_a_masters_rejection_are_logged_and_visible(live, reactor):
     with open(live.key) as key:
         good = key.read()
     tag = f"live/run/{uuid.uuid4().hex}"
-    mode, words = os.stat(live.key).st_mode, "does not take the key of"
-    before = reactor.times_said(words)
+    mode, words = os.stat(live.key).st_mode, "rejects the key in"
+    before = reactor.log_count(words)
     os.chmod(live.key, 0o600)
     try:
         salt_lab.write(live.key, "x" * len(good))
         live.fire(tag, {})
-        reactor.wait_until_said(words, before)
+        reactor.wait_for_log(words, before)
     finally:
         salt_lab.write(live.key, good)
         os.chmod(live.key, mode)
@@ -477,7 +477,7 @@ def test_a_job_that_the_master_refused_is_published_after_a_restart(live, reacto
     assert returned(reactor, row, "ink-1")["args"] == [word]
 
 
-def test_a_reactor_that_is_removed_and_put_back_does_not_act_on_what_came_in_between(live, reactor):
+def test_a_reactor_enabled_again_skips_events_from_the_time_between(live, reactor):
     config = f"{reactor.root}/c.yaml"
     with open(config) as file:
         with_reactor = file.read()
@@ -499,15 +499,15 @@ def test_a_reactor_that_is_removed_and_put_back_does_not_act_on_what_came_in_bet
     assert not reactor.history(f"live/say/{word}-between")
 
 
-def test_a_master_that_goes_away_is_waited_for(live, reactor):
+def test_reactions_wait_for_a_stopped_master(live, reactor):
     tag = f"live/late/{uuid.uuid4().hex}"
     live.fire(tag, {"id": "ink-1"})
     eventually("the event", lambda: reactor.events("--tag", tag))
-    # The rule holds it for eight seconds; by then there is no master.
+    # The rule delays it for eight seconds; by then the master is down.
     live.kill("master")
-    eventually("that the master is away", lambda: reactor.json("reactor", "list")["master_unreachable"])
+    eventually("the master to be unreachable", lambda: reactor.json("reactor", "list")["master_unreachable"])
     assert not reactor.history(tag)
-    # Neither does a restart lose it.
+    # It survives a restart.
     reactor.kill()
     reactor.start()
     live.master()
@@ -545,7 +545,7 @@ FAILS = """
 cannot write:
   caller.cmd.shell:
     - args:
-      - cmd: echo said; echo x > /no/such/file
+      - cmd: echo done; echo x > /no/such/file
 looks bad:
   caller.test.arg_clean:
     - args: [1]
@@ -574,7 +574,7 @@ def fired(live, name, data, tag):
     assert salt_lab.documents(p.stdout)[-1]["local"] is True, (p.stdout, p.stderr)
 
 
-def test_a_minion_without_a_master_reacts_by_itself(live, place):
+def test_a_masterless_minion_runs_reactions(live, place):
     root = f"{place}/alone"
     for name, text in (("caller", CALLER), ("trouble", TROUBLE), ("fails", FAILS), ("beacon", ON_BEACON), ("slow", SLOW)):
         salt_lab.write(f"{root}/srv/r/{name}.sls", text.replace("DIR", root))
@@ -586,7 +586,7 @@ def test_a_minion_without_a_master_reacts_by_itself(live, place):
                             {"__beacons_return": "salt://r/beacon.sls"}])
     d = Reactor(f"{root}/sc", f"{live.lab['dir']}/alone/run", minion=f"{live.lab['dir']}/conf-alone/minion",
                 python=f"{live.lab['bin']}/python", options=[{"rule": "once/*", "at_most_once": True}])
-    with running(d):  # before the minion, as at a machine's start it may
+    with running(d):  # before the minion, which can happen at a machine's start
         live.start("alone")
         d.wait_for_bus()
         fired(live, "alone", {"name": "written"}, "go/1")
@@ -598,17 +598,17 @@ def test_a_minion_without_a_master_reacts_by_itself(live, place):
         assert by_fun["test.arg"]["result"]["args"] == [1, "two"]
         assert all(state["result"] for state in by_fun["state.apply"]["result"].values())
         assert by_fun["state.apply"]["sls"].endswith("/r/caller.sls")
-        # what cannot be done is told at once, and tried once
+        # impossible calls fail immediately, and are tried once
         fired(live, "alone", {}, "trouble")
         calls = d.reaction("trouble", calls=2)["reaction"]["calls"]
         assert [(call["outcome"], call["tries"]) for call in calls] == [("dead", 1), ("dead", 0)], calls
         assert "on purpose" in calls[0]["why"] and "reactor.minion" in calls[1]["why"], calls
-        # what ran and failed was shown as "ran", without its code and its output
+        # functions that ran and failed were shown as "ran", without code and output
         fired(live, "alone", {}, "fails")
         row = d.reaction("fails", calls=2)
         failed, fine = row["reaction"]["calls"]
         assert (failed["outcome"], failed["success"], failed["retcode"] != 0) == ("ran", False, True), failed
-        assert failed["result"].startswith("said\n") and "/no/such/file" in failed["result"], failed
+        assert failed["result"].startswith("done\n") and "/no/such/file" in failed["result"], failed
         assert (fine["success"], fine["retcode"], fine["result"]["args"]) == (True, 0, [1]), fine
         shown = d.json("reactor", "show", str(row["seq"]))["results"]
         assert [(one["success"], one["retcode"]) for one in shown] == [(False, failed["retcode"]), (True, 0)], shown
@@ -616,13 +616,13 @@ def test_a_minion_without_a_master_reacts_by_itself(live, place):
         text = d.cli("reactor", "show", str(row["seq"])).stdout
         assert f"ran, failed, retcode {failed['retcode']}, try 1" in text and "/no/such/file: " in text, text
         assert f"caller.cmd.shell: ran, failed, retcode {failed['retcode']}" in d.cli("reactor", "history").stdout
-        alarm(f"{root}/watched", "nobody is there", lambda: os.path.exists(f"{root}/beacon") and os.path.getsize(f"{root}/beacon"))
+        alarm(f"{root}/watched", "the room is empty", lambda: os.path.exists(f"{root}/beacon") and os.path.getsize(f"{root}/beacon"))
         with open(f"{root}/beacon") as noted:
-            assert noted.read() == "an alarm: nobody is there\n"
-        # killed while a function runs: it runs again, or where that was asked for nobody says that it did
+            assert noted.read() == "an alarm: the room is empty\n"
+        # killed while a function runs: it runs again, or with `at_most_once` its outcome is unknown
         for tag, outcome, runs in (("slow/1", "ran", 2), ("once/1", "unknown", 1)):
             name = tag.replace("/", "-")
-            # It runs for as long as this is there: until the daemon is gone, however long that takes.
+            # It runs while this file exists: until the daemon is killed, independent of the machine's speed.
             salt_lab.write(f"{root}/hold", "")
             fired(live, "alone", {"name": name}, tag)
             eventually("the function to run", lambda: os.path.exists(f"{root}/{name}"))

@@ -73,7 +73,7 @@ def loops(place):
             yield lab, d
 
 
-def test_loops_through_jobs_runners_and_orchestrations_never_ended(loops):
+def test_loops_through_jobs_runners_and_orchestrations_never_stopped(loops):
     lab, d = loops
     for name in LOOPS:
         lab.fire(f"loop/{name}/first", {})
@@ -94,7 +94,7 @@ def test_after_a_key_problem_runners_ran_under_the_masters_own_name(loops):
         with open(lab.key, "w") as f:
             f.write("wrong" * 15)
         lab.fire("key/wrong", {})
-        d.wait_until_said("does not take the key")
+        d.wait_for_log("rejects the key")
     finally:
         with open(lab.key, "w") as f:
             f.write(key)
@@ -103,7 +103,7 @@ def test_after_a_key_problem_runners_ran_under_the_masters_own_name(loops):
     assert [run["user"] for run in runs] == ["Reactor"]
 
 
-def test_a_master_with_another_transport_was_waited_for_without_end(loops):
+def test_the_reactor_waited_forever_for_a_master_with_another_transport(loops):
     lab, d = loops
     lab.kill("master")
     with open(f"{lab.lab['dir']}/conf/master", "a") as f:
@@ -113,9 +113,9 @@ def test_a_master_with_another_transport_was_waited_for_without_end(loops):
     def refused():
         rules = d.json("reactor", "list")["rules"]
         return all(rule["acts"] == "nobody" and "`transport: tcp`" in rule["why"] for rule in rules)
-    eventually("each rule to say why nobody acts on it", refused)
+    eventually("each rule to show why no reactor acts on it", refused)
     assert any("`transport: tcp`" in one["found"] for one in d.doctor("reactor"))
-    assert d.times_said("`transport: tcp`")
+    assert d.log_count("`transport: tcp`")
     eventually("the daemon to read the bus again", lambda: os.path.exists(f"{lab.sock_dir}/master_event_pull.ipc"))
     d.wait_for_bus()
 

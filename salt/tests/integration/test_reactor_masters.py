@@ -1,6 +1,6 @@
-"""The reactor beside masters that are set up otherwise: IPv6, other ports, environments and Thorium.
+"""The reactor beside masters with other settings: IPv6, other ports, environments and Thorium.
 
-The events of one of them are also bad ones: a flood, a minion that claims another one's name, a rule that matches its own result.
+One of them also has bad events: a flood, a minion with a false id, a rule that matches its own result.
 """
 import concurrent.futures
 import json
@@ -48,14 +48,14 @@ who:
       - {{ data['id'] }}
       - {{ data['data']['id'] | json }}
 """
-# For a minion whose key alone is there: one that runs a thousand jobs would keep the tests waiting, not the reactor.
+# For a minion that has only a key: a minion with a thousand jobs would delay the tests, not the reactor.
 FLOOD = """
 answer:
   local.test.arg:
     - tgt: ghost
     - arg: [{{ data['n'] }}]
 """
-# The return of this job makes the same rule publish the next one.
+# The return of this job triggers the same rule again.
 OWN = """
 {% if data['fun'] == 'test.arg' and data['fun_args'][:1] == ['again'] %}
 again:
@@ -72,7 +72,7 @@ slow:
     - arg: [WORD]
 """
 THORIUM = """
-heard:
+seen:
   check.event:
     - name: live/thorium/*
 run it:
@@ -80,7 +80,7 @@ run it:
     - func: event.send
     - arg: [live/by-thorium]
     - require:
-      - check: heard
+      - check: seen
 """
 RULES = {"live/say/*": "salt://r/say.sls", "live/dev/*": "salt://r/say.sls?saltenv=dev", "live/env/*": "salt://r/env.sls",
          "live/who/*": "salt://r/who.sls", "live/flood/*": "salt://r/flood.sls", "salt/job/*/ret/lab-1": "salt://r/own.sls",
@@ -141,7 +141,7 @@ def calls(reactor, tag, number=1, **more):
 
 
 def args(reactor, tag):
-    """The arguments that the only minion returned of the reaction's job."""
+    """The arguments in the only minion's return of the reaction's job."""
     row = reactor.reaction(tag)
     reactor.result(row, "returned")
     returns = reactor.job(row["reaction"]["calls"][0]["jid"])["returns"]
@@ -156,13 +156,13 @@ def test_a_master_on_ipv6_is_reached(live, reactor, address):
     tag = f"live/say/{uuid.uuid4().hex}"
     live.fire(tag, {"word": "six"})
     assert args(reactor, tag) == [["six", "base base"]]
-    assert reactor.times_said(f"master=[::1]:{live.lab['ret_port']}")
+    assert reactor.log_count(f"master=[::1]:{live.lab['ret_port']}")
 
 
-def test_files_and_states_come_from_the_environment_that_is_asked_for(live, reactor):
+def test_files_and_states_come_from_the_requested_environment(live, reactor):
     word = uuid.uuid4().hex
     live.fire(f"live/dev/{word}", {"word": word})
-    # the file of dev; its variable `saltenv` is Salt's, which is always base
+    # the file of dev; its variable `saltenv` is set by Salt, always to base
     assert args(reactor, f"live/dev/{word}") == [[word, "dev base"]]
     for env in ("base", "dev"):
         live.fire(f"live/env/{env}", {"env": env})
@@ -175,7 +175,7 @@ def test_files_and_states_come_from_the_environment_that_is_asked_for(live, reac
         assert f"'args': ['{env}']" in str(ended[0]["data"]["return"]), ended
 
 
-def test_thorium_acts_beside_us_and_is_not_us(live, reactor):
+def test_thorium_acts_independently_of_our_reactor(live, reactor):
     tag = f"live/thorium/{uuid.uuid4().hex}"
     live.fire(tag, {"word": "both"})
     eventually("Thorium's own event", lambda: reactor.events("--tag", "live/by-thorium"))
@@ -186,7 +186,7 @@ def test_thorium_acts_beside_us_and_is_not_us(live, reactor):
 
 
 # ------------------------------------------------------------------- files and rules that change
-def test_a_file_that_is_edited_while_it_is_rendered_is_the_old_one_or_the_new_one(live, reactor, place):
+def test_a_file_edited_during_rendering_yields_the_old_or_the_new_version(live, reactor, place):
     path = f"{live.srv}/base/r/slow.sls"
     text = SLOW.replace("ONE", "lab-1").replace("DIR", place)
     salt_lab.write(path, text.replace("WORD", "old"))
@@ -205,12 +205,12 @@ def test_a_file_that_is_edited_while_it_is_rendered_is_the_old_one_or_the_new_on
     assert args(reactor, "live/slow/2") == [["new"]]
 
 
-def test_rules_that_are_added_while_the_configuration_is_read_again_stay(live, reactor):
+def test_rules_added_during_a_configuration_reload_stay(live, reactor):
     reads = "reactor configuration reloaded"
     conf = f"{live.lab['dir']}/conf/master"
 
-    before, added = reactor.times_said(reads), []
-    while reactor.times_said(reads) < before + 2:
+    before, added = reactor.log_count(reads), []
+    while reactor.log_count(reads) < before + 2:
         os.utime(conf)
         reactor.process.send_signal(signal.SIGHUP)
         pattern = f"added/{len(added)}/*"
@@ -220,16 +220,16 @@ def test_rules_that_are_added_while_the_configuration_is_read_again_stay(live, r
 
 
 # ------------------------------------------------------------------- bad input
-def test_a_minion_that_claims_another_ones_name_is_known_by_its_own(live, reactor):
+def test_a_false_minion_id_in_an_event_is_replaced_by_the_authenticated_one(live, reactor):
     tag = f"live/who/lab-2/{uuid.uuid4().hex}"
     live.salt("lab-1", "event.send", tag, json.dumps({"id": "lab-2", "word": "x"}))
-    assert args(reactor, tag) == [["lab-1", "lab-2"]]  # `id` is the master's word, `data` the minion's
+    assert args(reactor, tag) == [["lab-1", "lab-2"]]  # `id` is set by the master, `data` by the minion
     assert reactor.history(tag)[0]["minion"] == "lab-1"
 
 
-def test_a_flood_of_one_minion_keeps_no_other_waiting(live, reactor):
+def test_a_flood_of_one_minion_does_not_delay_others(live, reactor):
     flood, n = f"live/flood/{uuid.uuid4().hex}", 1000
-    # not waited for: the minion's return comes behind its events
+    # not awaited: the minion's return follows its events
     flooding = concurrent.futures.ThreadPoolExecutor().submit(live.salt, "lab-2", "labmod.flood", flood, str(n))
     eventually("the flood", lambda: reactor.events("--tag", f"{flood}/0"))
     tag = f"live/say/{uuid.uuid4().hex}"
@@ -239,16 +239,16 @@ def test_a_flood_of_one_minion_keeps_no_other_waiting(live, reactor):
     assert flooding.result()["lab-2"] is True
     records = reactor.json("reactor", "history", "--tag", f"{flood}/*", "--limit", str(2 * n))["reactions"]
     records.sort(key=lambda row: row["seq"])
-    # nothing is lost, nothing is done twice, and all is done in order
+    # nothing is lost or repeated, and the order is kept
     assert [int(row["tag"].rpartition("/")[2]) for row in records] == list(range(n))
     seqs = [row["seq"] for row in records]
     before = [seq for seq in seqs if seq < other["reaction"]["event"]]
-    assert len(before) < n * 0.9, "the flood was over too soon to be in anybody's way"
+    assert len(before) < n * 0.9, "the flood was over too soon to delay the other minion"
     between = len([seq for seq in seqs if seq < other["seq"]]) - len(before)
     assert between < n / 10, f"{between} reactions to the flood came before the other minion's"
 
 
-def test_a_rule_that_matches_its_own_result_ends(live, reactor):
+def test_a_rule_that_matches_its_own_result_stops(live, reactor):
     live.salt("lab-1", "test.arg", "again", "0")
 
     def left():
@@ -260,8 +260,9 @@ def test_a_rule_that_matches_its_own_result_ends(live, reactor):
     assert args(reactor, tag) == [["after", "base base"]]
 
 
-# ------------------------------------------------------------------- the same master elsewhere; nothing comes after this one
-def test_a_master_that_comes_back_on_another_port_and_interface_is_followed(live, reactor):
+# ------------------------------------------------------------------- the same master at a new address; must be the last
+# test
+def test_a_master_that_moves_to_another_port_and_interface_is_followed(live, reactor):
     with open(f"{live.lab['dir']}/conf/master") as file:
         before = file.read()
     port, publish = salt_lab.free_ports(2)
@@ -273,10 +274,10 @@ def test_a_master_that_comes_back_on_another_port_and_interface_is_followed(live
     live.master()
     eventually("the bus", lambda: procs.poll(lambda: any(b["connected"] for b in reactor.status()["bus"]), 1))
 
-    def heard():
+    def seen():
         live.fire(tag, {"word": "moved"})
         return reactor.events("--tag", tag)
-    eventually("an event", heard)
+    eventually("an event", seen)
     call = calls(reactor, tag)[0]
     assert (call["outcome"], call["minions"]) == ("published", ["lab-1"]), call
-    assert reactor.times_said("master address changed, sending reactions to the new one")
+    assert reactor.log_count("master address changed, sending reactions to the new one")

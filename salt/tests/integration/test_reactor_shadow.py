@@ -1,4 +1,4 @@
-"""saltcellar in shadow beside a real master that runs Salt's own reactor: what is the same is called so, what is not is shown."""
+"""saltcellar in shadow beside a real master with Salt's own reactor: equal calls are reported as equal, others as differences."""
 import datetime
 import json
 
@@ -6,7 +6,8 @@ import pytest
 import salt_lab
 from conftest import REACTIONS, Reactor, eventually, live_lab, running
 
-# How long after an event Salt's reactor may take; its first call of each kind takes longest, and is made before anything is judged.
+# Time limit of Salt's reactor after an event. Its first call of each kind is the slowest, and is made before the
+# comparison.
 WINDOW = 10
 
 FILES = {
@@ -40,8 +41,8 @@ the old way:
     - kwarg:
         a: [1, 2]
 """,
-    "nobody.sls": """
-nobody there:
+    "absent.sls": """
+no target:
   local.test.ping:
     - tgt: no-such-minion
 """,
@@ -51,7 +52,7 @@ keep a worker busy:
     - args:
       - s_time: 6
 """,
-    # Other files for the same events, for our side alone.
+    # Other files for the same events, for our reactor only.
     "say2.sls": """
 say {{ data['word'] }}:
   local.test.arg:
@@ -71,23 +72,23 @@ the new way:
       - locality: uk
 """,
 }
-# One event each, and its rule has the file of its name; a call each comes of it.
+# One event per rule, whose file has the event's name; each causes one call.
 EVENTS = {"shadow/apply": {"id": "lab-1"}, "shadow/say": {"word": "hello"}, "shadow/orch": {"word": "from the event"},
-          "shadow/old": {"word": "old"}, "shadow/wheel": {"id": "lab-1"}, "shadow/nobody": {}}
+          "shadow/old": {"word": "old"}, "shadow/wheel": {"id": "lab-1"}, "shadow/absent": {}}
 
-# Runners that Salt's reactor runs at once, and more than it can begin within the window.
+# Concurrent runners of Salt's reactor, and more than it can start within the window.
 WORKERS, BUSY = 2, 5
 
 
 def rules_of(directory, **others):
-    """`reactor:` of a configuration: a rule for each event, its file by its name, or another one."""
+    """`reactor:` of a configuration: a rule for each event, with the file of its name or another one."""
     files = {tag: others.get(tag[7:], tag[7:] + ".sls") for tag in EVENTS}
     return [{tag: [f"{directory}/{name}"]} for tag, name in files.items() if name]
 
 
 @pytest.fixture(scope="module")
 def lab_of_two_reactors(place):
-    """A master with a reactor of its own, and a daemon in shadow that is its job cache."""
+    """A master with Salt's own reactor, and a daemon in shadow that is its job cache."""
     lab_dir = f"{place}/lab"
     for name, text in FILES.items():
         salt_lab.write(f"{place}/r/{name}", text)
@@ -101,19 +102,20 @@ def lab_of_two_reactors(place):
             "reactor": [*rules_of(f"{place}/r"), {"busy": [f"{place}/r/busy.sls"]}]}) as lab, running(d):
         d.wait_for_bus()
         fire_all(lab)
-        # The job for nobody leaves nothing; the orchestration starts a job and a runner, which are no reactions.
+        # The job without a target leaves no return; the orchestration starts a job and a runner, which are not
+        # reactions.
         eventually("Salt's reactor has warmed up", lambda: seen(d, len(EVENTS) - 1 + 2))
         yield lab, d
 
 
 def shadow(d, *args):
-    """What the comparison says, and its exit code."""
+    """The output of the comparison, and its exit code."""
     p = d.cli("reactor", "shadow", "--output", "json", *args, check=False)
     return json.loads(p.stdout), p.returncode
 
 
 def now():
-    """A moment behind everything until now, as the command line takes it."""
+    """A time after everything until now, in the form of the command line."""
     return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%f")
 
 
@@ -123,12 +125,12 @@ def fire_all(lab):
 
 
 def seen(d, count):
-    """Have so many jobs been published by Salt's reactor?"""
+    """Whether Salt's reactor has published so many jobs."""
     tags = "salt/run/*/new", "salt/wheel/*/new", "salt/job/*/new"
     return len([e for tag in tags for e in d.events("--tag", tag, "--since", "1h")]) >= count
 
 
-def test_salts_own_reactor_and_ours_do_the_same(lab_of_two_reactors):
+def test_both_reactors_make_the_same_calls(lab_of_two_reactors):
     lab, d = lab_of_two_reactors
     listed = d.json("reactor", "list")
     assert listed["shadow"] and len(listed["rules"]) == len(EVENTS) + 1, listed
@@ -138,28 +140,28 @@ def test_salts_own_reactor_and_ours_do_the_same(lab_of_two_reactors):
     def same():
         found, code = shadow(d, "--since", since)
         return (found, code) if found["waiting"]["ours"] == 0 and sum(found["counts"].values()) else None
-    found, code = eventually("it to be judged", same)
+    found, code = eventually("the comparison", same)
     assert (found["counts"]["same"], found["differences"], code) == (len(EVENTS) - 1, [], 0), found
     assert found["unseen"] == {}, "with the loads of jobs everything is visible"
-    assert all(rule["same"] == (rule["rule"] != "shadow/nobody") for rule in found["rules"]), found
+    assert all(rule["same"] == (rule["rule"] != "shadow/absent") for rule in found["rules"]), found
     assert not d.json("reactor", "history", "--tag", "shadow/old")["reactions"][0]["reaction"]["calls"][0]["tries"]
 
 
-def test_equal_runners_were_only_ours_and_only_salts_while_salts_workers_were_busy(lab_of_two_reactors):
+def test_equal_runners_were_reported_as_differences_while_salts_workers_were_busy(lab_of_two_reactors):
     lab, d = lab_of_two_reactors
     since = now()
     for _ in range(BUSY):
         lab.fire("busy", {})
 
-    def judged():
+    def compared():
         found, _ = shadow(d, "--since", since)
         return found if found["waiting"] == {"ours": 0, "salts": 0} and sum(found["counts"].values()) >= BUSY else None
-    found = eventually("it to be judged", judged)
+    found = eventually("the comparison", compared)
     assert (found["counts"]["same"], found["differences"]) == (BUSY, []), found
-    begun = [event["time"] for event in d.events("--tag", "salt/run/*/new", "--since", since)
+    started = [event["time"] for event in d.events("--tag", "salt/run/*/new", "--since", since)
              if event["data"]["fun"] == "runner.test.sleep"]
-    first, last = (datetime.datetime.fromisoformat(time.rstrip("Z")) for time in (begun[0], begun[-1]))
-    assert last - first > datetime.timedelta(seconds=WINDOW), "else nothing had to wait"
+    first, last = (datetime.datetime.fromisoformat(time.rstrip("Z")) for time in (started[0], started[-1]))
+    assert last - first > datetime.timedelta(seconds=WINDOW), "otherwise no call had to wait"
 
 
 def test_each_difference_is_shown(lab_of_two_reactors, place):
@@ -170,11 +172,11 @@ def test_each_difference_is_shown(lab_of_two_reactors, place):
     since = now()
     fire_all(lab)
 
-    def judged():
+    def compared():
         found, code = shadow(d, "--since", since)
         done = found["waiting"] == {"ours": 0, "salts": 0} and sum(found["counts"].values())
         return (found, code) if done else None
-    found, code = eventually("it to be judged", judged)
+    found, code = eventually("the comparison", compared)
     assert code == 1
     counts = {"same": 2, "differs": 1, "only_ours": 1, "only_salts": 2, "failed": 0, "unseen": 0}
     assert found["counts"] == counts, found
@@ -186,18 +188,18 @@ def test_each_difference_is_shown(lab_of_two_reactors, place):
     assert one["only_ours"]["ours"]["call"]["fun"] == "test.metasyntactic"
     alone = {d["salts"]["call"]["fun"] for d in found["differences"] if d["what"] == "only_salts"}
     assert alone == {"state.orchestrate", "test.arg"}
-    # For people, and counted meanwhile.
-    told = d.cli("reactor", "shadow", "--since", since, check=False).stdout
-    assert "differs: local.test.arg lab-*" in told and "arg[1]: ours 21, Salt's 20" in told, told
+    # As text, and counted in the meantime.
+    printed = d.cli("reactor", "shadow", "--since", since, check=False).stdout
+    assert "differs: local.test.arg lab-*" in printed and "arg[1]: ours 21, Salt's 20" in printed, printed
 
     def counted():
-        # The daemon judges at its own pace.
+        # The daemon compares at its own pace.
         counters = d.status()["counters"]
         return counters if all(counters[f"shadow_{what}"] >= before[f"shadow_{what}"] + count for what, count in counts.items()
                                if what not in ("failed", "unseen")) else None
     counters = eventually("the daemon to have counted it", counted)
     assert (counters["shadow_differs"], counters["shadow_only_ours"]) == (1, 1), counters
-    # The log alone is what it is told from.
+    # The log alone is the source of the comparison.
     d.kill()
     d.start()
     assert shadow(d, "--since", since)[0]["counts"] == counts
@@ -212,7 +214,7 @@ def test_a_request_to_the_reactor_had_two_answers_in_shadow(lab_of_two_reactors)
     eventually("Salt's own reactor to answer", answers)
 
     def is_through():
-        # Ours would have answered by the time that it has written down what it did about the request.
+        # By the time its record about the request is written, our reactor would have answered.
         listed = d.json("reactor", "list")
         return not listed["behind"] and not listed["open"]
     eventually("ours to be through with it", is_through)

@@ -1,4 +1,4 @@
-"""The reactor beside a master of masters, and beside the master below it. A Salt syndic connects the two."""
+"""The reactor beside a master of masters, and beside the master below. A Salt syndic connects the two."""
 import os
 import uuid
 
@@ -20,8 +20,9 @@ say:
 def masters(place):
     """`{"top": (lab, reactor), "lower": (lab, reactor)}`; the only minion, `lab-1`, belongs to the lower master."""
     if os.environ["SALT_RELEASE"].startswith("3008."):
-        # Without saltcellar it is the same: all requests of a syndic but its first one time out, and `SyndicManager._return_pub_syndic`
-        # then takes the result of a synchronous call for a future (`'str' object has no attribute 'done'`).
+        # The same happens without saltcellar: all requests of a syndic but its first one time out, and
+        # `SyndicManager._return_pub_syndic` then uses the result of a synchronous call as a future (`'str' object has
+        # no attribute 'done'`).
         pytest.skip("the syndic of Salt 3008.3 forwards no event and no return")
     with live_lab(f"{place}/t", minions=0, master_conf={"order_masters": True}) as top, \
             live_lab(f"{place}/l", minions=1) as lower, \
@@ -31,7 +32,7 @@ def masters(place):
         start_syndic(lower, top)
 
         def is_through():
-            # The publisher forgets what comes before a syndic listens.
+            # The publisher drops events from before a syndic subscribes.
             jid = top.publish("lab-1", "test.ping")
             return procs.poll(lambda: of_top.returned(jid), 5)
         eventually("a job of the top master to reach the minion, and its return to come back", is_through)
@@ -59,13 +60,13 @@ def start_syndic(lower, top):
 
 
 @pytest.mark.parametrize("name", ["top", "lower"])
-def test_an_event_of_a_minion_below_leads_to_one_job_on_it_and_its_return(masters, name):
+def test_an_event_below_a_syndic_causes_one_job_and_one_return(masters, name):
     lower, (lab, d), word = masters["lower"][0], masters[name], uuid.uuid4().hex
     assert lower.call("lab-1", "event.send", f"{name}/{word}", f"{{word: {word}}}") is True
     row = d.reaction(f"{name}/{word}")
     call = row["reaction"]["calls"][0]
     assert call["outcome"] == "published", row
-    for master in ("top", "lower"):  # both learn of a job and of its return
+    for master in ("top", "lower"):  # both get the job and its return
         archive = masters[master][1]
         eventually(f"the return on the {master} master", lambda: archive.returned(call["jid"]))
         returns = archive.job(call["jid"])["returns"]

@@ -1,4 +1,4 @@
-"""A master that runs as another user than root: Salt's Python beside the daemon, and the whole reactor, as root and as that user."""
+"""A master that does not run as root: Salt's Python beside the daemon, and the whole reactor, as root and as that user."""
 import json
 import os
 import pwd
@@ -30,7 +30,7 @@ def missing(what):
 
 
 def as_user(user):
-    """A command that runs another one as that user."""
+    """A command prefix that switches to that user."""
     return ["setpriv", "--reset-env", "--reuid", user.pw_name, "--regid", str(user.pw_gid), "--init-groups"]
 
 
@@ -50,7 +50,7 @@ def account(name):
 
 
 def python_for(user, place):
-    """An interpreter with Salt whose library that user can read: that of the lab, or one of the system and of the same version."""
+    """An interpreter with a Salt library that the user can read: the lab's, or a system one of the same version."""
     library = sysconfig.get_path("stdlib")
     readable = [*as_user(user), "sh", "-c", f"exec 3< {library}/multiprocessing/sharedctypes.py"]
     if subprocess.run(readable, cwd="/", capture_output=True).returncode == 0:
@@ -90,13 +90,13 @@ def test_a_command_in_a_template_ran_as_root_where_salt_runs_it_as_its_user(user
         [d.bin, "reactor", "test", f"{place}/who.sls", "--tag", "a", "--master-config", f"{place}/master",
          "--salt-python", sys.executable, "--output", "json"], capture_output=True, text=True, cwd=place)
     assert done.returncode == 0, (done.stdout, done.stderr)
-    said = json.loads(done.stdout)
+    answer = json.loads(done.stdout)
     groups = subprocess.run(["id", "-G", user.pw_name], capture_output=True, text=True, check=True).stdout.strip()
-    assert said["calls"][0]["publish"]["arg"] == [user.pw_name, groups, "/", {"n": [1, "two"]}], said
+    assert answer["calls"][0]["publish"]["arg"] == [user.pw_name, groups, "/", {"n": [1, "two"]}], answer
     assert os.stat(f"{place}/cache/made").st_uid == user.pw_uid
 
 
-# Salt's Python is needed for it, a function that the access lists below do not allow, and an argument of the event.
+# It needs Salt's Python, a function that the access lists below do not permit, and an argument of the event.
 SAY = """
 say:
   local.cmd.run:
@@ -121,7 +121,7 @@ finger:
 
 @pytest.fixture(params=["nobody", "salt"])
 def user_s_master(request, place):
-    """A master of that user, with access lists for another one and a password that lets anybody ping."""
+    """A master of that user, with access lists for another one and a password that permits test.ping."""
     wanted = account(request.param)
     python = python_for(wanted, place)
     for name, text in (("say", SAY), ("run", RUN), ("wheel", WHEEL)):
@@ -134,7 +134,7 @@ def user_s_master(request, place):
         yield lab, wanted
 
 
-def test_a_master_of_another_user_is_reacted_for_by_root_and_by_that_user(user_s_master, place):
+def test_root_and_the_masters_user_can_run_its_reactor(user_s_master, place):
     lab, user = user_s_master
     for runner in (None, user):
         word = uuid.uuid4().hex
@@ -155,10 +155,10 @@ def test_a_master_of_another_user_is_reacted_for_by_root_and_by_that_user(user_s
             eventually("the runner's event", lambda: d.events("--tag", f"ran/{word}"))
             call = d.reaction(f"wheel/{word}")["reaction"]["calls"][0]
             assert call["success"] and "lab-1" in call["result"]["minions"], call
-            # others get in by their own sources, and not as far
+            # others have access through their own methods, with fewer rights
             allowed = lab.command("salt", "--out=json", "-a", "sharedsecret", "--username", "daemon", "--password",
                                   "open sesame", "lab-1", "test.ping")
             assert salt_lab.documents(allowed.stdout) == [{"lab-1": True}], (allowed.stdout, allowed.stderr)
             assert lab.run("reactor.list")[0] == {"say/*": f"{place}/r/say.sls"}
             found = d.cli("doctor", "--master-config", f"{lab.lab['dir']}/conf/master", check=False).stdout
-            assert "does not take the key" not in found, found
+            assert "rejects the key" not in found, found

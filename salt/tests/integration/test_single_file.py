@@ -1,6 +1,6 @@
-"""A master that knows nothing of saltcellar yet: the single file by sync, `saltcellar setup`, a restart, and back.
+"""A master without saltcellar: the single file by sync, `saltcellar setup`, a restart, and removal.
 
-A lab of its own. The extension as a package cannot be imported in it, although it is installed here.
+A separate lab. The extension's package cannot be imported in it, although it is installed here.
 """
 import json
 import os
@@ -19,7 +19,7 @@ WITHOUT_PACKAGE = "import sys\nsys.modules['saltext.saltcellar'] = None\n"
 
 @pytest.fixture(scope="module")
 def bare(daemon, root):
-    """A lab without a word of saltcellar in its configuration."""
+    """A lab without saltcellar in its configuration."""
     salt_lab.write(f"{root}/without/sitecustomize.py", WITHOUT_PACKAGE)
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = f"{root}/without"
@@ -44,7 +44,7 @@ def restart_master(lab):
     eventually("the master answers again", lambda: again.poll() is None and salt_lab.responds(lab.lab))
 
 
-def test_a_master_takes_the_single_file_and_setup_and_lets_go_of_them(bare, daemon):
+def test_the_single_file_and_setup_can_be_installed_and_removed(bare, daemon):
     conf = bare.env["SALT_CONFIG_DIR"]
     flags = ("--salt-config", conf)
 
@@ -52,7 +52,7 @@ def test_a_master_takes_the_single_file_and_setup_and_lets_go_of_them(bare, daem
         p = daemon.cli("doctor", "--output", "json", *flags, "--salt-python", sys.executable, check=False)
         return {one["check"]: one["verdict"] for one in json.loads(p.stdout)["checks"]}
 
-    # nothing is there yet
+    # nothing is installed yet
     assert "saltcellar" not in bare.call("bare-1", "sys.list_returners")
     assert checks()["master_job_cache"] == "warning"
     assert daemon.cli("setup", "--check", *flags, check=False).returncode == 1
@@ -79,7 +79,7 @@ def test_a_master_takes_the_single_file_and_setup_and_lets_go_of_them(bare, daem
     assert daemon.job(jid)["fun"] == "test.echo"
     assert bare.run("jobs.lookup_jid", jid) == {"bare-1": "after"}
 
-    # a minion by itself: its master hears nothing of it
+    # a minion without a master: the master gets no event of it
     word = "by the minion alone"
     answer = bare.call("bare-1", "--local", "--return", "saltcellar", "test.echo", word)
     assert answer == word
@@ -88,7 +88,7 @@ def test_a_master_takes_the_single_file_and_setup_and_lets_go_of_them(bare, daem
     (stored,) = daemon.job(alone[0]["jid"])["returns"]
     assert stored["return"] == word
 
-    # and as it was
+    # and as before
     daemon.cli("setup", "--remove", *flags)
     assert not os.path.exists(f"{conf}/master.d/saltcellar.conf")
     assert checks()["master_job_cache"] == "warning"

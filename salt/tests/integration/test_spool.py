@@ -1,4 +1,4 @@
-"""The daemon goes away under load from several processes: the spool fills to its bound, and every entry is found once."""
+"""The daemon stops under load from several processes: the spool fills to its limit, and every entry is found once."""
 import multiprocessing
 import os
 import shutil
@@ -16,7 +16,7 @@ SPOOL_BYTES = 400_000
 
 @pytest.fixture
 def own_daemon(root):
-    """A daemon of this test alone, without a bus."""
+    """A separate daemon without a bus."""
     directory = tempfile.mkdtemp(prefix="spool-", dir=root)
     daemon = Daemon(directory, bus=f"{directory}/no-bus")
     daemon.start()
@@ -34,7 +34,7 @@ def master_opts(daemon, spool_bytes):
 
 
 def write(opts, writer, stop, sent):
-    """A process of a master: returns, and batches of events, each with a name of its own."""
+    """A process of a master: returns and batches of events, each with a unique name."""
     returners = salt.loader.returners(opts, {})
     store, archive = returners["saltcellar.returner"], returners["saltcellar.event_return"]
     number = 0
@@ -47,11 +47,11 @@ def write(opts, writer, stop, sent):
 
 
 def counters(daemon):
-    """What the extension has counted, and what still waits, in bytes."""
+    """Counters of the extension, and the size of its spool in bytes."""
     from saltext.saltcellar.utils import spool
 
     found = spool.Spool(f"{daemon.root}/cachedir/saltcellar", 1, 1)
-    # There is no file before the first entry waits.
+    # No file exists before the first entry waits.
     return found.counters(), os.path.getsize(found.path) if os.path.exists(found.path) else 0
 
 
@@ -72,7 +72,7 @@ def test_every_entry_is_stored_once_or_counted(own_daemon, how, spool_bytes):
     eventually("some more", lambda: min(now - then for now, then in zip(sent, before)) >= 50)
     assert counters(daemon)[1] <= spool_bytes
     daemon.start()
-    # With the load going on, so that what is spooled and what is new come together.
+    # Under continued load, so that spooled and new entries arrive together.
     after = list(sent)
     eventually("load on the daemon again", lambda: min(now - then for now, then in zip(sent, after)) >= 50)
     stop.set()
@@ -92,7 +92,7 @@ def test_every_entry_is_stored_once_or_counted(own_daemon, how, spool_bytes):
 
 
 def check(daemon, sent, lost):
-    """Nothing twice, nothing that was not sent, and nothing missing that was not counted."""
+    """No duplicates, no unsent entries, and no missing entry that was not counted."""
     events = [event["tag"] for event in daemon.events("--tag", "spool/*")]
     assert len(events) == len(set(events)), "an event is in the archive twice"
     expected = {f"spool/{w}/{n}/{e}" for w, count in enumerate(sent) for n in range(count) for e in range(EVENTS)}
@@ -112,7 +112,7 @@ def check(daemon, sent, lost):
 
 
 def evidence(daemon, events, returns, status):
-    """What helps to find out where entries went: which, what the daemon counted, and a copy of its directory."""
+    """Evidence of missing entries: their names, the daemon's counters, and a copy of its directory."""
     numbers = [tuple(int(part) for part in tag.split("/")[1:]) for tag in events]
     spans = {w: (min(own), max(own)) for w in range(WRITERS) if (own := [n for n in numbers if n[0] == w])}
     copy = tempfile.mkdtemp(prefix="saltcellar-lost-")

@@ -1,4 +1,4 @@
-"""The ZeroMQ sockets with libzmq on the other side: a daemon alone, no master."""
+"""The ZeroMQ sockets with libzmq as peer: a daemon alone, no master."""
 import contextlib
 import os
 import shutil
@@ -22,7 +22,7 @@ def unpack(message):
 
 
 class Sources(Daemon):
-    """A daemon with both sources, in a directory that only its group may enter."""
+    """A daemon with both sockets, in a directory that only its group may enter."""
 
     def __init__(self, root):
         super().__init__(root, bus=f"{root}/no-bus")
@@ -76,19 +76,19 @@ def zmq_socket():
 
 
 def subscribed(sources, zmq_socket, *prefixes, **options):
-    """A SUB whose subscriptions have arrived: it hears what is pushed until it does."""
+    """A SUB whose subscriptions have arrived: marker events are pushed until it receives one."""
     sub = zmq_socket(zmq.SUB, sources.pub, **options)
     for prefix in prefixes:
         sub.subscribe(prefix)
     push = zmq_socket(zmq.PUSH, sources.pull, linger=5000)
-    heard = prefixes[0] if isinstance(prefixes[0], str) else prefixes[0].decode()
+    prefix = prefixes[0] if isinstance(prefixes[0], str) else prefixes[0].decode()
 
     def hears():
-        push.send(pack(f"{heard}/mark", {}))
+        push.send(pack(f"{prefix}/mark", {}))
         return sub.poll(200)
     eventually("the subscription", hears)
-    # until an end of marks that nothing but a mark follows
-    end = f"{heard}/mark/{time.monotonic_ns()}"
+    # until an end marker arrives after all other markers
+    end = f"{prefix}/mark/{time.monotonic_ns()}"
     push.send(pack(end, {}))
     while unpack(sub.recv())[0] != end:
         pass
@@ -126,7 +126,7 @@ def test_a_push_socket_is_archived(sources, zmq_socket):
     assert sources.counter("zmq_peers_dropped") == 0
 
 
-def test_a_socket_of_the_wrong_type_is_turned_away_and_the_others_go_on(sources, zmq_socket):
+def test_a_socket_of_the_wrong_type_is_rejected_and_others_continue(sources, zmq_socket):
     zmq_socket(zmq.SUB, sources.pull).subscribe("")
     zmq_socket(zmq.REQ, sources.pub)
     eventually("both to be dropped", lambda: sources.counter("zmq_peers_dropped") >= 2)
@@ -139,7 +139,7 @@ def test_subscriptions_are_prefixes(sources, zmq_socket):
     jobs = subscribed(sources, zmq_socket, "salt/job/", b"salt/auth\n\n")
     push = zmq_socket(zmq.PUSH, sources.pull, linger=5000)
     tags = ["salt/job/1/new", "salt/auth", "salt/authority", "salt/job/2/ret/web1", "other"]
-    # what subscribing took is behind us for the one, too, that hears everything
+    # the subscriber to everything skips the marker events, too
     push.send(pack("begin", {}))
     while unpack(everything.recv())[0] != "begin":
         pass
@@ -153,7 +153,7 @@ def test_subscriptions_are_prefixes(sources, zmq_socket):
     assert not jobs.poll(0)
 
 
-def test_a_slow_subscriber_loses_events_and_delays_nobody(sources, zmq_socket):
+def test_a_slow_subscriber_loses_events_and_delays_no_other(sources, zmq_socket):
     slow = subscribed(sources, zmq_socket, "", rcvhwm=10)
     brisk = subscribed(sources, zmq_socket, "tick")
     push = zmq_socket(zmq.PUSH, sources.pull, linger=5000)
@@ -165,7 +165,7 @@ def test_a_slow_subscriber_loses_events_and_delays_nobody(sources, zmq_socket):
     sources.stored(before + 3000)
     eventually("events dropped", lambda: sources.source("pub")["dropped"])
     eventually("the same count for all sources", lambda: sources.counter("zmq_events_dropped") == sources.source("pub")["dropped"])
-    # what it does get is in order, and each once
+    # the received events are in order, each once
     got = [unpack(slow.recv())]
     with contextlib.suppress(zmq.Again):
         slow.setsockopt(zmq.RCVTIMEO, 1000)
@@ -176,16 +176,16 @@ def test_a_slow_subscriber_loses_events_and_delays_nobody(sources, zmq_socket):
         assert numbers and numbers == sorted(set(numbers))
 
 
-def test_hostile_peers_stop_nobody(sources, zmq_socket):
+def test_hostile_peers_do_not_affect_others(sources, zmq_socket):
     greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48)
     assert len(greeting) == 64
     ready = b"\x04\x1a\x05READY\x0bSocket-Type\x00\x00\x00\x04PUSH"
     held = []
     for source in ("in.sock", "out.sock"):
         for words in (b"", b"GET / HTTP/1.1\r\n\r\n", os.urandom(500), greeting, greeting + ready,
-                      greeting + b"\x06" + b"\xff" * 8,                                     # a command without end
+                      greeting + b"\x06" + b"\xff" * 8,                                     # an endless command
                       greeting + ready + b"\x02" + (1 << 42).to_bytes(8, "big"),            # 4 TiB
-                      greeting + ready + b"\x02" + (50 << 20).to_bytes(8, "big") + b"x"):   # begun, never ended
+                      greeting + ready + b"\x02" + (50 << 20).to_bytes(8, "big") + b"x"):   # started, never finished
             s = socket.socket(socket.AF_UNIX)
             s.connect(f"{sources.root}/z/{source}")
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -199,14 +199,14 @@ def test_hostile_peers_stop_nobody(sources, zmq_socket):
 
 
 @pytest.mark.parametrize("how", ["kill", "stop"])
-def test_sockets_connect_again_when_the_daemon_is_back(sources, zmq_socket, how):
+def test_sockets_reconnect_after_a_daemon_restart(sources, zmq_socket, how):
     sub = subscribed(sources, zmq_socket, "t")
     push = zmq_socket(zmq.PUSH, sources.pull, linger=5000, reconnect_ivl=20)
     push.send(pack("t", {"n": 0}))
     assert unpack(sub.recv()) == ("t", {"n": 0})
     sources.kill() if how == "kill" else sources.stop()
     sources.start()
-    # libzmq holds what is sent while nobody is there
+    # libzmq buffers messages while there is no peer
     push.send(pack("t", {"n": 1}))
     eventually("it in the archive", lambda: [e for e in sources.events("--tag", "t") if e["data"] == {"n": 1}])
 
@@ -227,10 +227,10 @@ def test_an_orderly_stop_keeps_what_libzmq_has_written(sources, zmq_socket):
     assert [e["data"]["n"] for e in sources.events("--tag", "kept")] == list(range(2000))
 
 
-def test_status_shows_the_doors(sources, zmq_socket):
+def test_status_shows_the_zeromq_sockets(sources, zmq_socket):
     zmq_socket(zmq.PUSH, sources.pull, linger=5000).send(pack("one", {}))
     sources.stored(1)
-    # It is on disk, perhaps, before the source has counted it.
+    # An event can be on disk before the source has counted it.
     eventually("the source's count", lambda: sources.source("pull")["events"] == 1)
     lines = sources.cli("status").stdout.splitlines()
     row = next(line.split() for line in lines if line.startswith("pull "))

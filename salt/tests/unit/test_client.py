@@ -1,4 +1,4 @@
-"""The connection: kept, lost, forked, slow, and refused."""
+"""The connection: kept open, lost, forked, slow, rejected."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ def refuse(code):
     return answer
 
 
-def test_one_connection_serves_many_calls_and_greets_once(daemon, client):
+def test_one_connection_serves_many_calls_with_one_greeting(daemon, client):
     for _ in range(5):
         client.write("returner", {"load": RETURN})
     assert daemon.connections == 1
@@ -29,7 +29,7 @@ def test_one_connection_serves_many_calls_and_greets_once(daemon, client):
     assert len(daemon.named("returner")) == 5
 
 
-def test_each_thread_has_a_connection_of_its_own(daemon, client):
+def test_each_thread_has_its_own_connection(daemon, client):
     barrier = threading.Barrier(4)
 
     def work():
@@ -46,7 +46,7 @@ def test_each_thread_has_a_connection_of_its_own(daemon, client):
     assert len(daemon.named("returner")) == 8
 
 
-def test_a_forked_child_opens_its_own_connection_and_the_parents_goes_on(daemon, client, in_child):
+def test_a_forked_child_opens_its_own_connection_and_the_parent_keeps_its(daemon, client, in_child):
     client.write("returner", {"load": dict(RETURN, id="before")})
 
     def child():
@@ -61,14 +61,14 @@ def test_a_forked_child_opens_its_own_connection_and_the_parents_goes_on(daemon,
     assert [args["load"]["id"] for args in daemon.named("returner")] == ["before", "child", "after"]
 
 
-def test_a_child_that_ends_does_not_hang_up_on_the_parent(daemon, client, in_child):
+def test_a_child_that_exits_does_not_close_the_parents_connection(daemon, client, in_child):
     client.write("returner", {"load": RETURN})
     in_child(client_.forget)
     client.write("returner", {"load": RETURN})
     assert daemon.connections == 1
 
 
-def test_a_connection_that_died_meanwhile_is_replaced_and_the_write_says_replay(daemon, client, spool):
+def test_a_dead_connection_is_replaced_and_the_write_is_marked_as_replay(daemon, client, spool):
     client.write("returner", {"load": RETURN})
     daemon.stop()
     daemon.start()
@@ -79,7 +79,7 @@ def test_a_connection_that_died_meanwhile_is_replaced_and_the_write_says_replay(
     assert not spool.pending()
 
 
-def test_a_daemon_that_hangs_up_twice_is_away(daemon, client, spooled):
+def test_two_closed_connections_in_a_row_mean_unreachable(daemon, client, spooled):
     client.write("returner", {"load": RETURN})
     daemon.hang_up = 2
     client.write("returner", {"load": RETURN})
@@ -87,7 +87,7 @@ def test_a_daemon_that_hangs_up_twice_is_away(daemon, client, spooled):
     assert daemon.connections == 2
 
 
-def test_a_read_is_asked_again_without_a_replay_mark(daemon, client):
+def test_a_repeated_read_has_no_replay_mark(daemon, client):
     daemon.answers["get_jid"] = {}
     client.read("get_jid", {"jid": "1"}, None)
     daemon.stop()
@@ -112,7 +112,7 @@ def test_a_hung_daemon_costs_the_timeout_once_and_then_nothing_for_a_while(daemo
     assert daemon.connections == 1
 
 
-def test_a_daemon_that_does_not_even_accept_costs_no_more_than_the_timeout(run_dir, client, took, spooled):
+def test_a_daemon_that_accepts_no_connection_costs_at_most_the_timeout(run_dir, client, took, spooled):
     import socket
 
     listener = socket.socket(socket.AF_UNIX)
@@ -132,7 +132,7 @@ def test_a_daemon_that_does_not_even_accept_costs_no_more_than_the_timeout(run_d
         one.close()
 
 
-def test_the_breaker_opens_for_longer_while_the_daemon_stays_hung(daemon, client):
+def test_the_circuit_breaker_opens_longer_while_the_daemon_hangs(daemon, client):
     daemon.hang = True
     client.settings.timeout = 0.02
     pauses = []
@@ -144,13 +144,13 @@ def test_the_breaker_opens_for_longer_while_the_daemon_stays_hung(daemon, client
     assert pauses == [1, 2, 4, 8, 8]
 
 
-def test_an_answer_closes_the_breaker(daemon, client):
+def test_an_answer_closes_the_circuit_breaker(daemon, client):
     client_._breakers[client.settings.socket] = (0, 4)
     client.write("returner", {"load": RETURN})
     assert client_._breakers == {}
 
 
-def test_a_daemon_that_is_not_there_costs_nothing_and_is_found_at_once_when_it_comes(daemon, client, took, spool):
+def test_a_missing_daemon_costs_no_wait_and_is_found_immediately_once_it_starts(daemon, client, took, spool):
     daemon.stop()
     with took() as long:
         for _ in range(20):
@@ -172,14 +172,14 @@ def test_a_listing_may_take_longer_than_other_calls(daemon, client):
     assert client.read("get_jids", {}, {}, listing=True) == {"1": {}}
 
 
-def test_an_answer_to_something_else_is_passed_over(daemon, client):
+def test_an_answer_to_another_request_is_skipped(daemon, client):
     daemon.stray = [0, True, "stray"]
     daemon.answers["get_endtime"] = "then"
     assert client.read("get_endtime", {"jid": "1"}, None) == "then"
 
 
 @pytest.mark.parametrize("code", ["refused", "bad_args", "too_large", "unknown_call"])
-def test_a_refusal_for_good_is_counted_and_logged_once_and_not_spooled(daemon, client, spool, caplog, code):
+def test_a_permanent_rejection_is_counted_and_logged_once_and_not_spooled(daemon, client, spool, caplog, code):
     daemon.answers["returner"] = refuse(code)
     for _ in range(3):
         client.write("returner", {"load": RETURN})
@@ -190,7 +190,7 @@ def test_a_refusal_for_good_is_counted_and_logged_once_and_not_spooled(daemon, c
 
 
 @pytest.mark.parametrize("code", ["unavailable", "internal", "version", "protocol", "from the future"])
-def test_a_refusal_for_now_is_spooled(daemon, client, spool, spooled, code):
+def test_a_temporarily_rejected_entry_is_spooled(daemon, client, spool, spooled, code):
     daemon.answers["returner"] = refuse(code)
     client.write("returner", {"load": RETURN})
     ((call, args),) = spooled()
@@ -199,7 +199,7 @@ def test_a_refusal_for_now_is_spooled(daemon, client, spool, spooled, code):
 
 
 @pytest.mark.parametrize("code", ["version", "protocol"])
-def test_last_words_of_the_daemon_spool_the_entry_and_end_the_connection(daemon, client, spooled, code):
+def test_a_final_error_spools_the_entry_and_closes_the_connection(daemon, client, spooled, code):
     daemon.last_words = {"code": code, "message": "no", "server_version": 2}
     client.write("returner", {"load": RETURN})
     assert len(spooled()) == 1
@@ -216,7 +216,7 @@ def test_an_entry_above_the_limit_is_not_sent_but_counted(daemon, client, spool,
     assert daemon.frames == []
 
 
-def test_what_nobody_thought_of_on_the_way_to_the_daemon_costs_no_entry(daemon, client, spool, spooled, monkeypatch, caplog):
+def test_an_unexpected_exception_costs_no_entry(daemon, client, spool, spooled, monkeypatch, caplog):
     with monkeypatch.context() as patch:
         patch.setattr(wire.Connection, "ask", lambda *_: (_ for _ in ()).throw(RuntimeError("unheard of")))
         client.write("returner", {"load": RETURN})
@@ -255,7 +255,7 @@ def test_a_signal_handler_that_calls_in_the_middle_of_a_call_gets_its_own_connec
     assert daemon.connections == 2
 
 
-def test_a_call_that_a_signal_ended_leaves_no_answer_behind_for_the_next(daemon, client):
+def test_a_call_interrupted_by_a_signal_leaves_no_answer_for_the_next_one(daemon, client):
     def slow(args):
         if args["jid"] == "slow":
             os.kill(os.getpid(), signal.SIGUSR1)
@@ -276,7 +276,7 @@ def test_a_call_that_a_signal_ended_leaves_no_answer_behind_for_the_next(daemon,
     assert daemon.connections == 2
 
 
-def test_the_same_complaint_is_logged_again_after_a_while(caplog, monkeypatch):
+def test_a_repeated_error_is_logged_again_after_a_pause(caplog, monkeypatch):
     client_.log_throttled("x", "first")
     client_.log_throttled("x", "second")
     monkeypatch.setattr(client_, "LOG_INTERVAL_S", 0)
@@ -289,14 +289,14 @@ def test_the_same_complaint_is_logged_again_after_a_while(caplog, monkeypatch):
 # ---- events
 
 
-def test_a_batch_goes_out_as_it_came_in_one_request(daemon, client):
+def test_a_batch_is_sent_unchanged_in_one_request(daemon, client):
     odd = ["no map", {"data": {}}, {"tag": "", "data": {}}, {"tag": "a", "data": "no map"}, {"tag": "b", "data": {"x": b"\xff"}}]
     client.event_return(odd)
     client.event_return({"tag": "alone", "data": {}})
     client.event_return([])
     assert [args["events"] for args in daemon.named("event_return")] == [odd, [{"tag": "alone", "data": {}}]]
     assert len(daemon.frames) == 2
-    assert client.spool.counters() == {}, "the daemon counts what is no event"
+    assert client.spool.counters() == {}, "the daemon counts elements that are not events"
 
 
 def test_events_are_packed_once_even_if_they_end_in_the_spool(daemon, client, spooled, monkeypatch):
@@ -312,10 +312,10 @@ def test_events_are_packed_once_even_if_they_end_in_the_spool(daemon, client, sp
     assert (call, args["events"], args["replay"]) == ("event_return", [{"tag": "b", "data": {}}], True)
 
 
-def test_a_queue_that_is_flushed_again_says_that_it_is(daemon, client):
+def test_a_repeated_flush_is_marked_as_replay(daemon, client):
     queue = [{"tag": "a", "data": {}}, {"tag": "b", "data": {}}]
     client.event_return(queue)
-    # What Salt does when SIGTERM comes before the queue is emptied.
+    # Salt's behaviour on a SIGTERM before the queue is flushed.
     client.event_return(queue)
     first, again = daemon.named("event_return")
     assert "replay" not in first
@@ -326,7 +326,7 @@ def test_a_queue_that_is_flushed_again_says_that_it_is(daemon, client):
     assert "replay" not in daemon.named("event_return")[2]
 
 
-def test_a_handler_that_flushes_in_the_middle_of_a_flush_says_so(daemon, client):
+def test_a_flush_within_a_flush_is_marked_as_replay(daemon, client):
     queue = [{"tag": "a", "data": {}}]
     handled = []
 
@@ -346,7 +346,7 @@ def test_a_handler_that_flushes_in_the_middle_of_a_flush_says_so(daemon, client)
     assert sorted("replay" in args for args in daemon.named("event_return")) == [False, True]
 
 
-def test_a_batch_that_is_lost_counts_for_all_its_events(daemon, opts):
+def test_a_lost_batch_is_counted_by_event(daemon, opts):
     opts["saltcellar.spool_bytes_max"] = 10
     client = client_.of(opts)
     daemon.stop()
@@ -360,7 +360,7 @@ def test_a_batch_that_is_lost_counts_for_all_its_events(daemon, opts):
 # ---- versions
 
 
-def test_a_daemon_of_another_version_is_told_from_one_that_is_away(daemon, client, spooled, caplog):
+def test_another_protocol_version_and_an_unreachable_daemon_are_distinguished(daemon, client, spooled, caplog):
     words = "this daemon supports version 2 of the socket protocol, the client uses version 1"
     daemon.last_words = {"code": "version", "message": words, "server_version": 2}
     client.write("returner", {"load": RETURN})
@@ -369,10 +369,10 @@ def test_a_daemon_of_another_version_is_told_from_one_that_is_away(daemon, clien
     assert "daemon unreachable" not in caplog.text
     daemon.last_words = None
     client.write("save_load", {"jid": "1", "load": {}})
-    assert [call for call, _ in daemon.calls] == ["save_load", "returner"], "after the update nothing is missing"
+    assert [call for call, _ in daemon.calls] == ["save_load", "returner"], "nothing is missing after the update"
 
 
-def test_the_preamble_names_the_version(daemon, client):
+def test_the_preamble_contains_the_version(daemon, client):
     client.write("returner", {"load": RETURN})
     assert daemon.greetings == [b"SCWIRE\x00\x01"]
 
@@ -380,7 +380,7 @@ def test_the_preamble_names_the_version(daemon, client):
 # ---- one client for one configuration
 
 
-def test_clients_are_told_apart_by_what_their_configuration_says(opts, monkeypatch):
+def test_clients_are_separate_per_configuration(opts, monkeypatch):
     assert client_.of(opts) is client_.of(dict(opts, other="key"))
     assert client_.of(dict(opts, **{"saltcellar.timeout": 9})).settings.timeout == 9
     assert client_.of(dict(opts, saltcellar={"spool_age_max": 5})).settings.spool_age_max == 5

@@ -1,4 +1,4 @@
-"""The way over HTTPS: what is signed, what is verified, and that nothing is lost where the source is shut."""
+"""HTTPS: what is signed and verified, and that nothing is lost while the daemon rejects entries."""
 
 import hashlib
 import http.server
@@ -24,8 +24,8 @@ DATA = Path(__file__).resolve().parents[3] / "tests" / "data" / "https"
 CHALLENGE = bytes(range(16))
 
 
-class Door(http.server.ThreadingHTTPServer):
-    """The daemon's end, with the standard library: verifies what docs/WIRE.md says, and remembers what it was asked."""
+class FakeHttpsDaemon(http.server.ThreadingHTTPServer):
+    """The daemon's side, with the standard library: verifies requests as specified in docs/WIRE.md, and records calls."""
 
     daemon_threads = True
 
@@ -46,7 +46,7 @@ class Door(http.server.ThreadingHTTPServer):
         return f"https://localhost:{self.server_port}"
 
     def handle_error(self, request, client_address):
-        """Handshakes that fail are what some tests are about."""
+        """Some tests cause failed handshakes."""
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -111,7 +111,7 @@ def source():
     opened = []
 
     def open_(certificate="server"):
-        opened.append(Door(certificate))
+        opened.append(FakeHttpsDaemon(certificate))
         return opened[-1]
 
     yield open_
@@ -122,7 +122,7 @@ def source():
 
 @pytest.fixture
 def minion(run_dir):
-    """A client as a minion's returner has it."""
+    """A client as created by a minion's returner."""
     pki = run_dir / "pki"
     pki.mkdir()
     shutil.copy(DATA / "minion-a.pem", pki / "minion.pem")
@@ -145,7 +145,7 @@ def spooled(client):
     return [wire.unpack(record.payload)[1]["load"]["return"] for record in client.spool.records()]
 
 
-def test_returns_go_signed_over_one_connection(source, minion):
+def test_signed_returns_share_one_connection(source, minion):
     far = source()
     client = minion(far.url)
     for n in range(3):
@@ -156,7 +156,7 @@ def test_returns_go_signed_over_one_connection(source, minion):
     assert spooled(client) == []
 
 
-def test_an_answer_that_got_lost_is_asked_for_again_as_a_replay(source, minion):
+def test_a_call_whose_answer_was_lost_is_resent_as_a_replay(source, minion):
     far = source()
     client = minion(far.url)
     client.write("returner", ret(1))
@@ -167,7 +167,7 @@ def test_an_answer_that_got_lost_is_asked_for_again_as_a_replay(source, minion):
 
 
 @pytest.mark.parametrize("code", ["not_accepted", "signature", "clock", "replayed", "unavailable", "internal"])
-def test_what_a_shut_door_does_not_take_waits_and_arrives_later(source, minion, caplog, code):
+def test_temporarily_rejected_entries_wait_and_arrive_later(source, minion, caplog, code):
     far = source()
     client = minion(far.url)
     far.refusal, far.status = {"code": code, "message": "as things are"}, 403
@@ -175,11 +175,11 @@ def test_what_a_shut_door_does_not_take_waits_and_arrives_later(source, minion, 
         client.write("returner", ret(1))
     assert spooled(client) == [1]
     assert f"{code}: as things are" in caplog.text
-    # The next one does not even try: each job of a minion would knock otherwise.
+    # The next call does not try to connect: otherwise each job of a minion would.
     connections = far.connections
     client.write("returner", ret(2))
     assert (spooled(client), far.connections) == ([1, 2], connections)
-    # However often that happens, no entry is dead-lettered for it.
+    # Repetition does not dead-letter the entry.
     for _ in range(client_.spool_.TRIES_MAX + 5):
         client_.forget()
         client.hand_over()
@@ -192,7 +192,7 @@ def test_what_a_shut_door_does_not_take_waits_and_arrives_later(source, minion, 
     assert spooled(client) == [] and client.spool.counters() == {}
 
 
-def test_what_is_refused_for_good_is_counted(source, minion):
+def test_a_permanent_rejection_is_counted(source, minion):
     far = source()
     client = minion(far.url)
     far.refusal, far.status = {"code": "too_large", "message": "no"}, 413
@@ -204,13 +204,13 @@ def test_what_is_refused_for_good_is_counted(source, minion):
     "certificate, settings, words",
     [
         ("expired", {}, "certificate has expired"),
-        ("server", {"ca": None}, "saltcellar.ca names the file"),
-        ("server", {"ca": str(DATA / "renewed.pem")}, "certificate is refused"),
-        ("server", {"ca": "/nowhere/ca.pem"}, "saltcellar.ca: /nowhere/ca.pem"),
+        ("server", {"ca": None}, "set saltcellar.ca to its CA file"),
+        ("server", {"ca": str(DATA / "renewed.pem")}, "certificate is not trusted"),
+        ("server", {"ca": "/nowhere/ca.pem"}, "saltcellar.ca: cannot load /nowhere/ca.pem"),
         ("server", {"pki_dir": "/nowhere"}, "cannot sign with /nowhere/minion.pem"),
     ],
 )
-def test_a_daemon_that_cannot_be_trusted_or_told_gets_nothing(source, minion, caplog, certificate, settings, words):
+def test_nothing_is_sent_to_an_untrusted_daemon_or_without_a_key(source, minion, caplog, certificate, settings, words):
     far = source(certificate)
     client = minion(far.url, **settings)
     with caplog.at_level(logging.ERROR):
@@ -244,7 +244,7 @@ def test_the_name_must_be_the_certificates(source, minion, caplog):
 
 
 @pytest.mark.parametrize("url", ["http://x:1", "x:4580", "https://", "https://x:port", "https://x:1/path", "https://u@x"])
-def test_an_address_that_is_none_is_said_and_costs_nothing(minion, caplog, url):
+def test_an_invalid_address_is_logged_and_causes_no_connection(minion, caplog, url):
     client = minion(url)
     with caplog.at_level(logging.ERROR):
         client.write("returner", ret(1))
@@ -252,7 +252,7 @@ def test_an_address_that_is_none_is_said_and_costs_nothing(minion, caplog, url):
     assert spooled(client) == [1]
 
 
-def test_a_port_without_tls_is_said(minion, caplog):
+def test_a_port_without_tls_is_reported(minion, caplog):
     plain = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
     plain.RequestHandlerClass.log_message = lambda *_: None
     threading.Thread(target=plain.serve_forever, args=(0.02,), daemon=True).start()
@@ -265,7 +265,7 @@ def test_a_port_without_tls_is_said(minion, caplog):
     assert spooled(client) == [1]
 
 
-def test_a_child_opens_a_connection_of_its_own(source, minion, in_child):
+def test_a_child_opens_a_new_connection(source, minion, in_child):
     far = source()
     client = minion(far.url)
     client.write("returner", ret(1))

@@ -1,4 +1,4 @@
-"""Jids made without the daemon."""
+"""Jids generated without the daemon."""
 
 import os
 import re
@@ -21,7 +21,7 @@ def test_a_jid_is_the_time_of_an_odd_microsecond(opts, spool):
 
 
 @pytest.mark.parametrize("clock", [[5_000_000], [5_000_000, 4_000_000, 5_000_000]])
-def test_jids_grow_when_the_clock_stands_still_or_steps_back(opts, spool, monkeypatch, clock):
+def test_jids_increase_while_the_clock_stops_or_steps_back(opts, spool, monkeypatch, clock):
     ticks = iter(clock * 10)
     monkeypatch.setattr(time, "time_ns", lambda: next(ticks) * 1000)
     got = made(opts, spool, 9)
@@ -29,7 +29,7 @@ def test_jids_grow_when_the_clock_stands_still_or_steps_back(opts, spool, monkey
     assert got[0] == "19700101000005000001"
 
 
-def test_jids_go_on_where_the_clock_was_an_hour_ahead_at_most(opts, spool, monkeypatch):
+def test_jids_continue_at_most_an_hour_ahead_of_the_clock(opts, spool, monkeypatch):
     monkeypatch.setattr(time, "time_ns", lambda: 10**15)
     (ahead,) = made(opts, spool, 1)
     monkeypatch.setattr(time, "time_ns", lambda: 10**15 - 3000 * 10**9)
@@ -38,11 +38,11 @@ def test_jids_go_on_where_the_clock_was_an_hour_ahead_at_most(opts, spool, monke
     assert made(opts, spool, 1)[0] < ahead
 
 
-def test_with_unique_jid_the_process_stands_behind_it(opts, spool):
+def test_with_unique_jid_the_process_id_follows(opts, spool):
     assert re.fullmatch(rf"\d{{20}}_{os.getpid()}", jids.local_jid(dict(opts, unique_jid=True), spool))
 
 
-def test_several_processes_never_make_the_same(opts, spool, run_dir, in_child):
+def test_several_processes_never_generate_the_same_jid(opts, spool, run_dir, in_child):
     def work(name):
         (run_dir / name).write_text("\n".join(made(opts, spool, 500)))
 
@@ -55,7 +55,7 @@ def test_several_processes_never_make_the_same(opts, spool, run_dir, in_child):
     assert len(set(everything)) == 8 * 500
 
 
-def test_without_a_place_to_note_it_a_process_does_not_repeat_itself(opts, run_dir, monkeypatch):
+def test_without_a_state_file_a_process_does_not_repeat_jids(opts, run_dir, monkeypatch):
     (run_dir / "file").write_text("")
     spool = spool_.Spool(str(run_dir / "file" / "no"), 1000, 1000)
     monkeypatch.setattr(time, "time_ns", lambda: 10**15)

@@ -1,4 +1,4 @@
-"""What a run of the tests covers, and how the integration tests are divided: tests/lab of this repository."""
+"""Coverage of a test run and the division of the integration tests into shards: tests/lab of this repository."""
 
 import sys
 from pathlib import Path
@@ -17,7 +17,7 @@ def environment(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-def test_a_run_by_hand_covers_one_release_and_the_one_that_is_named(monkeypatch):
+def test_a_manual_run_covers_one_release_or_the_named_one(monkeypatch):
     assert salt_lab.tested_releases() == ["3008.3"]
     monkeypatch.setenv("CI", "1")
     monkeypatch.setenv("SALT_RELEASE", "3006.28")
@@ -48,10 +48,10 @@ def test_each_file_is_in_one_shard(count):
     assert lists == shards.split(list(reversed(files)), count)
 
 
-def test_the_files_that_take_long_are_listed_by_names_that_exist():
+def test_the_list_of_slow_files_names_existing_files():
     assert set(shards.SECONDS) <= {Path(path).name for path in shards.files()}
 
 
-def test_no_port_is_given_out_twice():
+def test_each_port_is_assigned_once():
     ports = [*salt_lab.free_ports(3), *salt_lab.free_ports(2)]
     assert len(set(ports)) == 5 and all(port in salt_lab.PORTS for port in ports)

@@ -1,4 +1,4 @@
-"""What is handed to others: the packages, the single file, the pages of documentation."""
+"""Released files: the packages, the single file, the pages of documentation."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ from saltext.saltcellar.utils import settings
 
 PROJECT = Path(__file__).resolve().parents[2]
 PACKAGE = PROJECT / "src" / "saltext" / "saltcellar"
-#: The directories of the package that Salt's loader looks into.
+#: The directories of the package that Salt's loader reads.
 LOADED = [path for path in PACKAGE.iterdir() if path.is_dir() and path.name not in ("utils", "__pycache__")]
 
 sys.path.insert(0, str(PROJECT / "tools"))
@@ -40,7 +40,7 @@ def test_the_page_of_the_returner_names_every_key():
     assert [key for key in settings.KEYS if f"`saltcellar.{key}`" not in (PROJECT / "README.md").read_text()] == []
 
 
-def test_what_salt_loads_says_what_it_needs_and_since_when():
+def test_loaded_modules_document_dependencies_and_version():
     for field in ("\n.. versionadded:: ", "\n:depends: "):
         assert field in returner.__doc__
 
@@ -49,15 +49,15 @@ def test_the_licence_that_is_packed_is_the_repositorys():
     assert (PROJECT / "LICENSE").read_bytes() == (PROJECT.parent / "LICENSE").read_bytes()
 
 
-def test_the_single_file_holds_every_module_that_the_returner_needs_and_nothing_of_the_package_by_name():
+def test_the_single_file_contains_all_modules_and_no_package_imports():
     text = single_file.render()
-    # Those that are imported only when they are needed, too.
+    # Including those imported on demand.
     assert {"client", "settings", "spool", "wire", "https"} <= set(single_file.modules())
     assert "saltext.saltcellar." not in text
     assert text.startswith(f'"""{returner.__doc__}"""\n')
 
 
-def test_the_single_file_says_whether_it_is_current(tmp_path):
+def test_the_single_file_tool_reports_whether_the_file_is_current(tmp_path):
     script = PROJECT / "tools" / "single_file.py"
     made = tmp_path / "made" / "saltcellar.py"
 
@@ -77,6 +77,6 @@ def test_the_single_file_says_whether_it_is_current(tmp_path):
 @pytest.mark.parametrize(
     "line", ["from saltext.saltcellar import version", "import saltext.saltcellar.utils.wire", "from . import wire"]
 )
-def test_an_import_that_would_not_work_out_of_one_file_is_refused_by_line(line):
+def test_an_import_unsupported_in_a_single_file_is_rejected_with_its_line(line):
     with pytest.raises(single_file.BundleError, match="it.py:2: write `from saltext.saltcellar.utils import NAME`"):
         single_file.needed(f"import os\n{line}\n", "it.py")

@@ -1,4 +1,4 @@
-"""Who serves the socket: another user's gets nothing, and costs nothing but a line in the log."""
+"""Trust in the socket's server: another user's server gets no data, at the cost of a log line."""
 
 import os
 import pwd
@@ -19,7 +19,7 @@ NOBODY = pwd.getpwnam("nobody").pw_uid
 
 @pytest.fixture
 def nobodys(run_dir):
-    """A fake daemon whose socket was opened by the user nobody, in a directory in which anybody may make sockets."""
+    """A fake daemon whose socket was opened by the user nobody, in a directory that any user may write to."""
     if os.geteuid() != 0:
         missing("root, to act as another user")
     os.chmod(run_dir, 0o777)
@@ -27,7 +27,7 @@ def nobodys(run_dir):
     failed = []
 
     def start():
-        # Of this thread alone: what the kernel keeps of a listener is the user of the thread that called listen().
+        # Of this thread alone: the kernel stores the user of the thread that called listen().
         try:
             _seteuid_of_this_thread(NOBODY)
             fake.start()
@@ -91,7 +91,7 @@ def test_another_user_than_the_configured_one_is_not_trusted(nobodys, opts, capl
 
 @pytest.fixture
 def system_dir():
-    """A directory above which nobody but root may write, as above /run/saltcellar."""
+    """A directory whose parents only root may write to, as above /run/saltcellar."""
     if os.geteuid() != 0:
         missing("root, to make a directory below /run")
     with tempfile.TemporaryDirectory(prefix="sc-", dir="/run") as path:
@@ -106,30 +106,30 @@ def trusted(uid, path, daemon_user=None):
     return True
 
 
-def test_the_owner_of_a_directory_that_nobody_else_can_replace_is_trusted(system_dir):
+def test_the_owner_of_an_irreplaceable_directory_is_trusted(system_dir):
     path = system_dir / "s.sock"
     assert trusted(0, path) and not trusted(NOBODY, path)
-    # A daemon with a user and a RuntimeDirectory of its own.
+    # A daemon with its own user and RuntimeDirectory.
     os.chown(system_dir, NOBODY, -1)
     assert trusted(NOBODY, path) and trusted(0, path)
     assert not trusted(NOBODY - 1, path)
-    # Whoever is named is meant, and not the owner as well.
+    # A configured user replaces the owner.
     assert not trusted(NOBODY, path, "daemon")
     assert not trusted(NOBODY, path, "no-such-user")
-    # The group's members may make sockets here, but they are not the owner.
+    # The group's members may create sockets here, but they are not the owner.
     os.chmod(system_dir, 0o770)
     assert trusted(NOBODY, path) and not trusted(NOBODY - 1, path)
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o770])
-def test_the_owner_of_a_directory_that_anybody_could_have_made_is_not_trusted(system_dir, mode):
+def test_the_owner_of_a_directory_in_a_shared_parent_is_not_trusted(system_dir, mode):
     made = system_dir / "saltcellar"
     made.mkdir()
     os.chown(made, NOBODY, -1)
     assert trusted(NOBODY, made / "s.sock")
     os.chmod(system_dir, mode)
     assert not trusted(NOBODY, made / "s.sock")
-    # Nor through a link from a directory of root's.
+    # Nor through a link from a directory that belongs to root.
     link = Path(f"{system_dir}-link")
     link.symlink_to(made)
     try:
@@ -141,12 +141,12 @@ def test_the_owner_of_a_directory_that_anybody_could_have_made_is_not_trusted(sy
     assert not trusted(NOBODY, made / "s.sock"), "a third user can replace the directory"
 
 
-def test_a_directory_that_is_not_there_vouches_for_nobody(run_dir):
+def test_a_missing_directory_establishes_no_trust(run_dir):
     assert not trusted(os.geteuid() + 1, run_dir / "gone" / "s.sock")
 
 
-def test_who_listened_counts_and_not_who_accepts(run_dir, in_child):
-    """A daemon that opened its socket as root and gave up its rights after that."""
+def test_trust_depends_on_the_listening_process(run_dir, in_child):
+    """A daemon that opened its socket as root and then dropped its privileges."""
     if os.geteuid() != 0:
         missing("root, to act as another user")
     listener = socket.socket(socket.AF_UNIX)

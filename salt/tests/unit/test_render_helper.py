@@ -1,4 +1,4 @@
-"""The program that renders for the daemon: where it looks for modules, and whose configuration it takes."""
+"""The render helper: the modules and the configuration that it loads."""
 import os
 import pwd
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 from saltext.saltcellar.utils import render_helper
 
 
-def test_modules_of_pip_install_user_are_found_where_the_user_database_says(tmp_path, monkeypatch):
+def test_modules_of_pip_install_user_are_found_in_the_home_of_the_user_database(tmp_path, monkeypatch):
     entry = pwd.getpwuid(os.getuid())
     home = tmp_path / "home"
     monkeypatch.setenv("HOME", str(tmp_path / "elsewhere"))
@@ -22,14 +22,14 @@ def test_modules_of_pip_install_user_are_found_where_the_user_database_says(tmp_
     before = list(sys.path)
     monkeypatch.setattr(sys, "path", list(before))
     render_helper.search_user_site()
-    assert sys.path == before, "there is no such directory"
+    assert sys.path == before, "the directory does not exist"
     site.mkdir(parents=True)
     (site / "more.pth").write_text(str(tmp_path) + "\n")
     render_helper.search_user_site()
     new = [path for path in sys.path if path not in before]
     assert new == [str(site), str(tmp_path)]
     system = [n for n, path in enumerate(sys.path) if path in before and path.endswith(("site-packages", "dist-packages"))]
-    assert sys.path.index(str(site)) < min(system), "before the system's, as in any Python"
+    assert sys.path.index(str(site)) < min(system), "before the system's directories, as in Python itself"
     assert [path for path in sys.path if path in before] == before
 
 
@@ -38,12 +38,12 @@ def test_a_virtual_environment_has_no_modules_of_the_users_home(monkeypatch):
     assert render_helper.user_site() is None
 
 
-def test_a_configuration_that_the_user_cannot_read_was_taken_for_an_empty_one(tmp_path):
+def test_an_unreadable_configuration_was_treated_as_empty(tmp_path):
     pytest.importorskip("salt.config")
     (tmp_path / "master").write_text("user: root\n")
     (tmp_path / "master.d").mkdir()
     (tmp_path / "master.d" / "more.conf").write_text("own: unread\n")
-    # In a process of its own: Salt's functions are replaced for good.
+    # In a separate process: Salt's functions are replaced for good.
     program = (
         "import sys\n"
         "from saltext.saltcellar.utils import render_helper\n"
@@ -57,7 +57,7 @@ def test_a_configuration_that_the_user_cannot_read_was_taken_for_an_empty_one(tm
     (tmp_path / "master.other").write_text("own: 2\n")
     (tmp_path / "master").chmod(0)
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "master")], capture_output=True, text=True, check=True)
-    # The other file's own directory of more files is the same one, and is read.
+    # The include directory of the other file is the same one, and is read.
     assert done.stdout.split("\n")[0] == "salt [1] True 4506 unread"
 
 

@@ -1,4 +1,4 @@
-"""Each function of the returner: what goes over the wire, and what Salt gets."""
+"""Each function of the returner: its calls on the wire, and its return values."""
 
 import datetime
 import inspect
@@ -40,7 +40,7 @@ def _globals(opts, monkeypatch):
         ("clean_old_jobs", (), {}, "clean_old_jobs", {"keep_jobs_seconds": 86400}),
     ],
 )
-def test_a_write_goes_out_in_the_form_of_the_contract(daemon, function, args, kwargs, call, sent):
+def test_a_write_sends_the_documented_call(daemon, function, args, kwargs, call, sent):
     getattr(saltcellar, function)(*args, **kwargs)
     ((asked, got),) = daemon.calls
     at = got.pop("at", None)
@@ -66,7 +66,7 @@ def test_a_write_goes_out_in_the_form_of_the_contract(daemon, function, args, kw
         ("load_reg", (), {}, {}, None),
     ],
 )
-def test_a_read_asks_in_the_form_of_the_contract_and_gives_the_answer_as_it_is(daemon, function, args, kwargs, sent, answer):
+def test_a_read_sends_the_documented_call_and_returns_the_answer_unchanged(daemon, function, args, kwargs, sent, answer):
     daemon.answers[function] = answer
     assert getattr(saltcellar, function)(*args, **kwargs) == answer
     assert daemon.calls == [(function, sent)]
@@ -74,7 +74,7 @@ def test_a_read_asks_in_the_form_of_the_contract_and_gives_the_answer_as_it_is(d
 
 @pytest.mark.parametrize("cache", ["master_job_cache", "ext_job_cache"])
 @pytest.mark.parametrize("function, args", [("get_jid", (JID,)), ("get_fun", ("test.ping",)), ("get_minions", ())])
-def test_a_job_cache_gave_returns_that_only_the_bus_had_shown(daemon, opts, cache, function, args):
+def test_the_job_cache_returned_unconfirmed_bus_returns(daemon, opts, cache, function, args):
     daemon.answers[function] = {}
     getattr(saltcellar, function)(*args)
     opts[cache] = "saltcellar"
@@ -83,7 +83,7 @@ def test_a_job_cache_gave_returns_that_only_the_bus_had_shown(daemon, opts, cach
     assert asked == {**without, "confirmed": True} and "confirmed" not in without
 
 
-def test_the_functions_take_what_salts_own_job_cache_takes():
+def test_the_functions_have_the_parameters_of_local_cache():
     import salt.returners.local_cache as local_cache
 
     for name in ("prep_jid", "save_load", "save_minions", "get_load", "get_jid", "get_jids_filter", "save_reg"):
@@ -91,7 +91,7 @@ def test_the_functions_take_what_salts_own_job_cache_takes():
         assert list(inspect.signature(getattr(saltcellar, name)).parameters) == theirs
 
 
-def test_a_new_jid_is_the_daemons(daemon):
+def test_the_daemon_creates_new_jids(daemon):
     daemon.answers["prep_jid"] = "20261121031733650999"
     assert saltcellar.prep_jid() == "20261121031733650999"
 
@@ -103,7 +103,7 @@ def test_a_passed_jid_needs_no_daemon(daemon):
 
 
 @pytest.mark.parametrize("code", ["refused", "bad_args", "unknown_call", "unavailable", "internal", "version", "surprise"])
-def test_prep_jid_makes_a_jid_here_when_the_daemon_refuses(daemon, code):
+def test_prep_jid_generates_a_local_jid_on_a_rejection(daemon, code):
     def refuse(_):
         raise Refuse(code)
 
@@ -112,7 +112,7 @@ def test_prep_jid_makes_a_jid_here_when_the_daemon_refuses(daemon, code):
     assert re.fullmatch(r"\d{20}", saltcellar.prep_jid(nocache=True))
 
 
-def test_prep_jid_makes_a_jid_here_when_there_is_no_daemon(opts):
+def test_prep_jid_generates_a_local_jid_without_a_daemon(opts):
     jids = [saltcellar.prep_jid() for _ in range(200)]
     assert all(re.fullmatch(r"\d{20}", jid) for jid in jids)
     assert len(set(jids)) == 200
@@ -120,18 +120,18 @@ def test_prep_jid_makes_a_jid_here_when_there_is_no_daemon(opts):
     assert re.fullmatch(r"\d{20}_\d+", saltcellar.prep_jid())
 
 
-def test_a_jid_of_the_daemon_has_the_form_that_the_options_want(daemon, opts):
+def test_a_jid_of_the_daemon_has_the_configured_form(daemon, opts):
     opts["unique_jid"] = True
     assert saltcellar.prep_jid() == f"20261121031733650863_{os.getpid()}"
     assert saltcellar.prep_jid(False, passed_jid=JID) == JID
 
 
-def test_prep_jid_makes_a_jid_here_when_the_answer_is_none(daemon):
+def test_prep_jid_generates_a_local_jid_on_an_invalid_answer(daemon):
     daemon.answers["prep_jid"] = None
     assert re.fullmatch(r"\d{20}", saltcellar.prep_jid())
 
 
-def test_a_nocache_jid_without_a_daemon_is_spooled_under_the_jid_it_got(spooled):
+def test_a_nocache_job_without_a_daemon_is_spooled_under_its_generated_jid(spooled):
     jid = saltcellar.prep_jid(nocache=True)
     ((call, args),) = spooled()
     assert (call, args["passed_jid"], args["nocache"]) == ("prep_jid", jid, True)
@@ -150,7 +150,7 @@ def test_a_nocache_jid_without_a_daemon_is_spooled_under_the_jid_it_got(spooled)
         ("clean_old_jobs", (), None),
     ],
 )
-def test_a_read_without_a_daemon_gives_nothing_and_says_so_once(caplog, function, args, otherwise):
+def test_a_read_without_a_daemon_returns_nothing_and_is_logged_once(caplog, function, args, otherwise):
     for _ in range(3):
         assert getattr(saltcellar, function)(*args) == otherwise
     assert len([r for r in caplog.records if r.levelname == "ERROR"]) == 1
@@ -203,7 +203,7 @@ def test_get_load_finds_a_publish_that_is_not_handed_over_yet(daemon):
     ],
 )
 @pytest.mark.parametrize("up", [True, False])
-def test_nonsense_raises_nothing(daemon, function, args, up):
+def test_malformed_arguments_do_not_raise(daemon, function, args, up):
     if not up:
         daemon.stop()
     getattr(saltcellar, function)(*args)
@@ -214,7 +214,7 @@ def test_an_empty_list_of_events_is_not_sent(daemon):
     assert daemon.connections == 0
 
 
-def test_a_list_of_events_too_long_for_one_request_goes_in_parts(daemon, monkeypatch):
+def test_an_event_list_over_the_request_limit_is_split(daemon, monkeypatch):
     from saltext.saltcellar.utils import wire
 
     monkeypatch.setattr(wire, "REQUEST_BYTES_MAX", 5000)
@@ -223,7 +223,7 @@ def test_a_list_of_events_too_long_for_one_request_goes_in_parts(daemon, monkeyp
     assert [event for args in daemon.named("event_return") for event in args["events"]] == events
 
 
-def test_a_return_comes_back_as_it_was_stored(daemon):
+def test_a_return_is_read_as_it_was_stored(daemon):
     awkward = {
         "bytes": b"\xff\x00",
         "when": datetime.datetime(2026, 2, 3, 4, 5, 6, 789),
@@ -239,7 +239,7 @@ def test_a_return_comes_back_as_it_was_stored(daemon):
 
 
 @pytest.mark.parametrize("function, what", [("get_jid", {"jid": JID}), ("get_fun", {"fun": JID})])
-def test_whole_returns_are_asked_for_where_the_configuration_says_so(daemon, opts, function, what):
+def test_full_returns_are_requested_if_configured(daemon, opts, function, what):
     opts["saltcellar.full_ret"] = True
     daemon.answers[function] = {"web1": RETURN}
     assert getattr(saltcellar, function)(JID) == {"web1": RETURN}
@@ -255,7 +255,7 @@ def test_keep_jobs_is_passed_on_as_this_release_of_salt_reads_it(daemon, opts):
 
 
 @pytest.mark.parametrize("unusable", ["a day", None, -1])
-def test_keep_jobs_seconds_that_is_no_number_leaves_it_to_the_daemon(daemon, opts, unusable):
+def test_an_invalid_keep_jobs_seconds_is_not_reported(daemon, opts, unusable):
     opts["keep_jobs_seconds"] = unusable
     saltcellar.clean_old_jobs()
     assert daemon.named("clean_old_jobs") == [{"keep_jobs_seconds": None}]

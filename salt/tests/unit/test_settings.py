@@ -1,4 +1,4 @@
-"""Where a setting comes from, and which one wins."""
+"""Sources of settings and their precedence."""
 
 import os
 
@@ -7,12 +7,12 @@ import pytest
 from saltext.saltcellar.utils import settings
 
 
-def test_the_flat_key_wins_over_the_map():
+def test_the_flat_key_overrides_the_map():
     got = settings.from_opts({"saltcellar": {"socket": "/a", "timeout": 5}, "saltcellar.socket": "/b"})
     assert (got.socket, got.timeout) == ("/b", 5.0)
 
 
-def test_the_environment_wins_over_the_configuration(monkeypatch):
+def test_the_environment_overrides_the_configuration(monkeypatch):
     monkeypatch.setenv("SALTCELLAR_SOCKET", "/env")
     assert settings.from_opts({"saltcellar.socket": "/b"}).socket == "/env"
 
@@ -26,7 +26,7 @@ def test_the_environment_wins_over_the_configuration(monkeypatch):
         (1000, {"HOME": "/home/u"}, "/home/u/.local/state/saltcellar/saltcellar.sock"),
     ],
 )
-def test_the_default_socket_depends_on_who_asks(monkeypatch, uid, env, expected):
+def test_the_default_socket_depends_on_the_user(monkeypatch, uid, env, expected):
     monkeypatch.setattr(os.path, "exists", lambda path: path != settings.SYSTEM_SOCKET)
     for name in ("XDG_RUNTIME_DIR", "XDG_STATE_HOME"):
         monkeypatch.delenv(name, raising=False)
@@ -36,13 +36,13 @@ def test_the_default_socket_depends_on_who_asks(monkeypatch, uid, env, expected)
     assert settings.from_opts({}).socket == expected
 
 
-def test_a_master_that_is_not_root_finds_the_systems_socket_where_there_is_one(monkeypatch, run_dir):
+def test_a_non_root_master_uses_the_system_socket_if_it_exists(monkeypatch, run_dir):
     monkeypatch.setattr(settings, "SYSTEM_SOCKET", str(run_dir))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert settings.from_opts({}).socket == str(run_dir)
 
 
-def test_the_spool_lies_in_salts_cache_directory_unless_told_otherwise(monkeypatch):
+def test_the_default_spool_is_in_salts_cache_directory(monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", "/state")
     assert settings.from_opts({"cachedir": "/c"}).spool_dir == "/c/saltcellar"
     assert settings.from_opts({"cachedir": "/c", "saltcellar.spool_dir": "/s"}).spool_dir == "/s"
@@ -50,12 +50,12 @@ def test_the_spool_lies_in_salts_cache_directory_unless_told_otherwise(monkeypat
 
 
 @pytest.mark.parametrize("value", ["soon", -1, 0, [], {}, None, float("nan")])
-def test_a_timeout_that_is_none_is_replaced_by_the_default(value):
+def test_an_invalid_timeout_is_replaced_by_the_default(value):
     assert settings.from_opts({"saltcellar.timeout": value}).timeout == 2.0
 
 
 @pytest.mark.parametrize("section", ["text", None, 7, []])
-def test_a_section_that_is_no_map_is_ignored(section):
+def test_a_section_that_is_not_a_map_is_ignored(section):
     assert settings.from_opts({"saltcellar": section}).timeout == 2.0
 
 
@@ -68,12 +68,12 @@ def test_a_minion_finds_its_settings_in_pillar():
     assert got.socket == "/pillar"
 
 
-def test_a_master_does_not_look_into_pillar():
+def test_a_master_does_not_read_pillar():
     opts = {"__role": "master", "saltcellar.socket": "/opts"}
     assert settings.from_opts(opts, option({"saltcellar": {"socket": "/pillar"}})).socket == "/opts"
 
 
-def test_a_minions_job_may_choose_another_profile_but_no_setting_of_its_own():
+def test_a_minions_job_may_choose_a_profile_but_no_settings():
     functions = option({"other": {"x": 1}, "other.saltcellar": {"socket": "/other"}, "saltcellar": {"socket": "/plain"}})
     ret = {"ret_config": "other", "ret_kwargs": {"socket": "/evil", "spool_dir": "/etc"}}
     got = settings.from_opts({"__role": "minion", "cachedir": "/c"}, functions, ret)
@@ -84,24 +84,24 @@ def test_a_minions_job_may_choose_another_profile_but_no_setting_of_its_own():
     "allowed, socket, timeout",
     [(None, "/mine", 2.0), ([], "/mine", 2.0), (["timeout"], "/mine", 7.0), (["timeout", "socket"], "/job", 7.0), ("timeout", "/mine", 2.0)],
 )
-def test_a_job_chooses_what_the_configuration_lets_it_choose(allowed, socket, timeout):
+def test_a_job_may_choose_settings_that_the_configuration_permits(allowed, socket, timeout):
     conf = {"socket": "/mine", "return_kwargs": allowed}
     ret = {"ret_kwargs": {"socket": "/job", "timeout": 7, "return_kwargs": ["spool_dir"], "spool_dir": "/etc", "other": 1}}
     got = settings.from_opts({"__role": "minion", "cachedir": "/c"}, option({"saltcellar": conf}), ret)
     assert (got.socket, got.timeout, got.spool_dir) == (socket, timeout, "/c/saltcellar")
 
 
-def test_a_master_takes_nothing_from_a_return():
+def test_a_master_reads_no_setting_from_a_return():
     ret = {"ret_config": "other", "ret_kwargs": {"timeout": 7}}
     opts = {"__role": "master", "saltcellar": {"return_kwargs": ["timeout"], "timeout": 3}}
     assert settings.from_opts(opts, option({}), ret).timeout == 3.0
 
 
 @pytest.mark.parametrize("value", ["yes", 1, [], {}])
-def test_a_switch_that_is_none_keeps_its_default(value):
+def test_an_invalid_switch_keeps_its_default(value):
     assert settings.Settings(full_ret=value).full_ret is False
 
 
 @pytest.mark.parametrize("functions", [None, {}, {"config.option": None}, object()])
-def test_a_minion_whose_loader_is_not_ready_takes_its_configuration(functions):
+def test_without_a_loader_a_minion_uses_its_configuration(functions):
     assert settings.from_opts({"__role": "minion", "saltcellar.socket": "/opts"}, functions).socket == "/opts"

@@ -1,4 +1,4 @@
-"""The spool: what a crash, a full disk and several processes at once do to it, and how it is handed over."""
+"""The spool: crashes, full disks, concurrent processes, and its handover."""
 
 import errno
 import multiprocessing
@@ -31,7 +31,7 @@ def waiting(spool):
 
 
 def hand_over_again_and_again(client):
-    """Until nothing is left: often enough for one record to be given up, and then some."""
+    """Hands over until the spool is empty: more often than the tries of one record."""
     for _ in range(spool_.TRIES_MAX * 3):
         client_._handover_not_before.clear()
         client.hand_over()
@@ -54,7 +54,7 @@ def refuse():
 # ---- the file
 
 
-def test_records_are_kept_in_order_and_readable_to_nobody_else(spool):
+def test_records_are_ordered_and_private(spool):
     put(spool, 1, 2, 3)
     assert waiting(spool) == [1, 2, 3]
     for name in os.listdir(spool.directory):
@@ -113,7 +113,7 @@ def test_damage_in_the_middle_costs_one_record(daemon, client, spool):
     assert spool.counters() == {"damaged": 1}
 
 
-def test_damage_to_all_that_is_left_is_counted_too(daemon, client, spool):
+def test_damage_up_to_the_end_is_counted(daemon, client, spool):
     put(spool, 1)
     with open(spool.path, "r+b") as file:
         file.seek(12)
@@ -125,7 +125,7 @@ def test_damage_to_all_that_is_left_is_counted_too(daemon, client, spool):
 
 
 @pytest.mark.parametrize("state", [b"", b"short", b"\xff" * 24, struct.pack(">QQII", 5, 5, 0, 0)])
-def test_a_damaged_state_file_means_starting_over(daemon, client, spool, state):
+def test_a_damaged_state_file_restarts_the_handover(daemon, client, spool, state):
     put(spool, 1, 2)
     with open(f"{spool.path}.state", "wb") as file:
         file.write(state)
@@ -134,7 +134,7 @@ def test_a_damaged_state_file_means_starting_over(daemon, client, spool, state):
     assert numbers(daemon.calls) == [1, 2, 3]
 
 
-def test_a_state_that_says_more_than_there_is_means_starting_over(spool):
+def test_a_state_file_beyond_the_end_of_the_spool_restarts_the_handover(spool):
     spool._write_state(1 << 20, 1 << 21, 3)
     put(spool, 1)
     spool._write_state(1 << 20, 1 << 21, 3)
@@ -160,7 +160,7 @@ def test_a_crash_after_emptying_and_then_after_a_long_record_skips_nothing(spool
     assert waiting(spool) == list(range(20, 30))
 
 
-def test_a_crash_between_emptying_and_saying_so_skips_nothing(spool):
+def test_a_crash_between_truncation_and_its_note_skips_nothing(spool):
     put(spool, *range(10))
     spool.advance(list(spool.records())[8].end)
     with open(f"{spool.path}.state", "rb") as file:
@@ -184,7 +184,7 @@ def test_a_crash_between_a_record_and_its_note_loses_nothing(spool):
     assert spool.counters() == {}
 
 
-def test_an_entry_over_the_bound_is_refused_and_counted_and_logged(opts, caplog):
+def test_an_entry_over_the_limit_is_rejected_counted_and_logged(opts, caplog):
     opts["saltcellar.spool_bytes_max"] = 1000
     client = client_.of(opts)
     for number in range(30):
@@ -196,7 +196,7 @@ def test_an_entry_over_the_bound_is_refused_and_counted_and_logged(opts, caplog)
     assert len([r for r in caplog.records if "LOST" in r.message]) == 30 - kept
 
 
-def test_room_is_made_by_handing_over(daemon, opts):
+def test_a_handover_frees_space(daemon, opts):
     opts["saltcellar.spool_bytes_max"] = 1000
     client = client_.of(opts)
     daemon.stop()
@@ -210,7 +210,7 @@ def test_room_is_made_by_handing_over(daemon, opts):
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
-def test_a_full_disk_loses_the_entry_aloud_and_leaves_the_spool_whole(client, spool, monkeypatch, caplog, error):
+def test_an_entry_lost_to_a_full_disk_is_logged_and_the_spool_stays_valid(client, spool, monkeypatch, caplog, error):
     put(spool, 1)
     real = os.pwrite
 
@@ -238,7 +238,7 @@ def test_a_spool_that_cannot_be_made_raises_nothing(opts, run_dir, caplog):
     assert "LOST" in caplog.text
 
 
-def test_a_count_that_could_not_be_written_is_written_with_the_next(spool, monkeypatch):
+def test_a_count_whose_write_failed_is_written_with_the_next_one(spool, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(spool_.Spool, "_open", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
         spool.count("spool_failed")
@@ -246,8 +246,8 @@ def test_a_count_that_could_not_be_written_is_written_with_the_next(spool, monke
     assert spool.counters() == {"spool_failed": 1, "refused": 2}
 
 
-def test_a_process_without_descriptors_counts_what_it_lost_before_it_ends(opts, spool):
-    """Neither the record nor the count can be written: there is no descriptor to be had (EMFILE)."""
+def test_a_process_without_file_descriptors_counts_its_losses_before_exit(opts, spool):
+    """Neither the record nor the count can be written: no file descriptor is available (EMFILE)."""
 
     def child():
         client_.of(opts)
@@ -264,7 +264,7 @@ def test_a_process_without_descriptors_counts_what_it_lost_before_it_ends(opts, 
     assert spool.counters() == {"spool_failed": 10}
 
 
-def test_maintenance_writes_the_counts_that_wait(daemon, client, spool, monkeypatch):
+def test_maintenance_writes_pending_counts(daemon, client, spool, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(spool_.Spool, "_open", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
         spool.count("spool_failed", 3)
@@ -272,7 +272,7 @@ def test_maintenance_writes_the_counts_that_wait(daemon, client, spool, monkeypa
     assert spool.counters() == {"spool_failed": 3}
 
 
-def test_a_child_does_not_count_what_its_parent_could_not_yet(spool, monkeypatch, in_child):
+def test_a_forked_child_does_not_write_the_parents_pending_counts(spool, monkeypatch, in_child):
     with monkeypatch.context() as patch:
         patch.setattr(spool_.Spool, "_open", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
         spool.count("spool_failed")
@@ -289,7 +289,7 @@ def test_a_symbolic_link_is_not_followed(spool, run_dir):
     assert not (run_dir / "elsewhere").exists()
 
 
-def test_what_root_spools_belongs_to_the_owner_of_salts_cache(opts, run_dir):
+def test_files_spooled_by_root_belong_to_the_owner_of_salts_cache(opts, run_dir):
     if os.geteuid() != 0:
         missing("root, to give files away")
     os.mkdir(opts["cachedir"])
@@ -360,10 +360,10 @@ def test_a_signal_handler_may_spool_in_the_middle_of_spooling(spool, monkeypatch
     assert waiting(spool) == [1, 2]
 
 
-# ---- handing over
+# ---- handover
 
 
-def test_what_was_spooled_is_handed_over_in_order_and_once(daemon, client, spool):
+def test_spooled_records_are_delivered_once_and_in_order(daemon, client, spool):
     daemon.stop()
     for number in range(300):
         client.write("returner", {"load": {"n": number}})
@@ -389,7 +389,7 @@ def test_a_spooled_value_is_handed_over_in_the_bytes_it_was_spooled_in(daemon, c
     assert daemon.frames == [b"\x93\x01" + payload[1:]]
 
 
-def test_answers_in_any_order_are_told_apart(daemon, client, spool, refuse):
+def test_answers_are_matched_in_any_order(daemon, client, spool, refuse):
     put(spool, *range(8))
     daemon.backwards = 7
     daemon.answers["returner"] = refuse("refused", lambda args: args["load"]["n"] == 2)
@@ -400,7 +400,7 @@ def test_answers_in_any_order_are_told_apart(daemon, client, spool, refuse):
 
 
 @pytest.mark.parametrize("code", ["refused", "bad_args", "too_large", "unknown_call"])
-def test_a_record_the_daemon_refuses_is_counted_and_skipped(daemon, client, spool, refuse, code):
+def test_a_permanently_rejected_record_is_counted_and_skipped(daemon, client, spool, refuse, code):
     put(spool, 1, 2, 3)
     daemon.answers["returner"] = refuse(code, lambda args: args["load"]["n"] == 2)
     client.hand_over()
@@ -409,7 +409,7 @@ def test_a_record_the_daemon_refuses_is_counted_and_skipped(daemon, client, spoo
     assert not spool.pending()
 
 
-def test_of_a_spooled_list_only_the_event_that_is_too_large_is_set_aside(daemon, client, spool, refuse):
+def test_only_the_oversized_event_of_a_spooled_list_is_dead_lettered(daemon, client, spool, refuse):
     events = [{"tag": f"t/{n}", "data": {"n": n}} for n in range(11)]
     at = time.time_ns() // 1000
     spool.append("event_return", {"at": at, "replay": True, "events": events})
@@ -418,7 +418,7 @@ def test_of_a_spooled_list_only_the_event_that_is_too_large_is_set_aside(daemon,
     client.hand_over()
     taken = [args for call, args in daemon.calls if call == "event_return"]
     assert sorted(e["data"]["n"] for args in taken for e in args["events"]) == [0, 1, 2, 3, 4, 5, 7, 8, 9, 10]
-    assert all(args["replay"] and args["at"] == at + args["events"][0]["data"]["n"] for args in taken), "known again"
+    assert all(args["replay"] and args["at"] == at + args["events"][0]["data"]["n"] for args in taken), "known as replays"
     assert spool.counters() == {"too_large": 1}
     assert not spool.pending() and numbers(daemon.calls)[-1] == 1
     with open(f"{spool.path}.dead-letter", "rb") as file:
@@ -427,20 +427,20 @@ def test_of_a_spooled_list_only_the_event_that_is_too_large_is_set_aside(daemon,
 
 
 @pytest.mark.parametrize("code", ["unavailable", "internal"])
-def test_a_record_the_daemon_cannot_take_now_waits_and_so_do_those_behind_it(daemon, client, spool, refuse, code):
+def test_a_temporarily_rejected_record_and_later_ones_wait(daemon, client, spool, refuse, code):
     put(spool, *range(5))
     daemon.answers["returner"] = refuse(code, lambda args: args["load"]["n"] >= 2)
     client.hand_over()
     assert waiting(spool) == [2, 3, 4]
     daemon.answers["returner"] = None
     client.hand_over()
-    assert waiting(spool) == [2, 3, 4], "not again at once"
+    assert waiting(spool) == [2, 3, 4], "not immediately again"
     client_._handover_not_before.clear()
     client.hand_over()
     assert numbers(daemon.calls) == [0, 1, 2, 3, 4]
 
 
-def test_a_record_that_fells_the_daemon_each_time_is_set_aside_and_the_rest_goes_on(daemon, client, spool, refuse, caplog):
+def test_a_record_that_ends_the_connection_each_time_is_dead_lettered(daemon, client, spool, refuse, caplog):
     put(spool, *range(5))
     daemon.answers["returner"] = refuse("internal", lambda args: args["load"]["n"] == 2)
     hand_over_again_and_again(client)
@@ -452,7 +452,7 @@ def test_a_record_that_fells_the_daemon_each_time_is_set_aside_and_the_rest_goes
     assert client_.wire.unpack(record.payload)[1]["load"] == {"n": 2}
 
 
-def test_a_daemon_that_hangs_up_on_one_record_gets_the_others(daemon, client, spool):
+def test_a_record_that_ends_the_connection_does_not_block_the_others(daemon, client, spool):
     put(spool, *range(3))
 
     def answer(args):
@@ -466,7 +466,7 @@ def test_a_daemon_that_hangs_up_on_one_record_gets_the_others(daemon, client, sp
     assert {0, 2} <= set(numbers(daemon.calls))
 
 
-def test_a_good_record_is_not_blamed_for_the_one_behind_it(daemon, client, spool):
+def test_a_valid_record_is_not_blamed_for_the_next_one(daemon, client, spool):
     put(spool, *range(3))
     daemon.in_batches = True
 
@@ -482,7 +482,7 @@ def test_a_good_record_is_not_blamed_for_the_one_behind_it(daemon, client, spool
     assert client_.wire.unpack(record.payload)[1]["load"] == {"n": 1}
 
 
-def test_unavailable_for_long_sets_nothing_aside(daemon, client, spool, refuse):
+def test_a_long_outage_dead_letters_no_record(daemon, client, spool, refuse):
     put(spool, 1)
     daemon.answers["returner"] = refuse("unavailable")
     for _ in range(spool_.TRIES_MAX + 5):
@@ -491,7 +491,7 @@ def test_unavailable_for_long_sets_nothing_aside(daemon, client, spool, refuse):
     assert waiting(spool) == [1]
 
 
-def test_a_handover_stops_when_its_time_is_up_and_goes_on_with_the_next_call(daemon, client, spool, took):
+def test_a_handover_stops_at_its_time_limit_and_continues_with_the_next_call(daemon, client, spool, took):
     def slow(args):
         time.sleep(0.002)
 
@@ -509,7 +509,7 @@ def test_a_handover_stops_when_its_time_is_up_and_goes_on_with_the_next_call(dae
     assert numbers(daemon.calls) == list(range(500))
 
 
-def test_a_handover_that_was_killed_goes_on_where_it_was(daemon, client, spool, in_child):
+def test_a_killed_handover_resumes_at_its_position(daemon, client, spool, in_child):
     put(spool, *range(400))
     daemon.answers["returner"] = lambda args: time.sleep(0.001)
     pid = in_child(lambda: client.hand_over(60), wait=False)
@@ -575,7 +575,7 @@ def test_maintenance_empties_the_spool_for_longer_than_other_calls(daemon, clien
 
 
 @pytest.mark.parametrize("call, args", [("update_endtime", {"jid": "1", "endtime": "new"}), ("save_reg", {"data": "new"})])
-def test_where_the_last_one_wins_a_new_one_queues_behind_an_old_one(daemon, client, spool, call, args):
+def test_a_last_write_wins_call_queues_after_spooled_ones(daemon, client, spool, call, args):
     old = dict(args, **{"endtime" if "endtime" in args else "data": "old"})
     daemon.stop()
     client.write(call, old)
@@ -598,15 +598,15 @@ def test_a_daemon_that_hangs_during_a_handover_is_noticed_and_nothing_is_lost(da
         assert struct.unpack(">QQII", file.read())[2] == 0
 
 
-def test_an_empty_spool_costs_a_handover_one_look(client, monkeypatch):
+def test_an_empty_spool_costs_one_file_check(client, monkeypatch):
     monkeypatch.setattr(spool_.Spool, "handover_lock", lambda self: pytest.fail("looked further"))
     client.hand_over()
 
 
-# ---- too old
+# ---- expiry
 
 
-def test_what_has_waited_too_long_is_let_go_of_and_counted(daemon, opts, monkeypatch, caplog):
+def test_expired_records_are_dropped_and_counted(daemon, opts, monkeypatch, caplog):
     opts["saltcellar.spool_age_max"] = 60
     client = client_.of(opts)
     spool, now = client.spool, int(time.time() * 1e6)
@@ -615,20 +615,20 @@ def test_what_has_waited_too_long_is_let_go_of_and_counted(daemon, opts, monkeyp
     spool.append("event_return", {"at": now - 300 * 1_000_000, "events": [{}, {}]})
     spool_._expiry_not_before.clear()
     spool.expire()
-    assert waiting(spool) == [3], "in order: what came later waits with what is young enough"
+    assert waiting(spool) == [3], "in order: later records wait with records that have not expired"
     assert spool.counters() == {"spool_expired": 2}
     assert "LOST" in caplog.text
-    # Not looked at again at once, and then on the way of the next entry.
+    # Not checked again immediately, but with the next entry.
     monkeypatch.setattr(spool, "age_max", 1)
     put(spool, 4)
     assert waiting(spool) == [3, 4]
     spool_._expiry_not_before.clear()
     put(spool, 5)
-    assert waiting(spool) == [4, 5], "an entry that does not say its time stays"
+    assert waiting(spool) == [4, 5], "an entry without a time stays"
     assert spool.counters() == {"spool_expired": 5}
 
 
-def test_room_is_made_by_age(opts):
+def test_expired_records_free_space(opts):
     opts.update({"saltcellar.spool_bytes_max": 1000, "saltcellar.spool_age_max": 60})
     client = client_.of(opts)
     put_at = lambda at: client.spool.append("returner", {"at": int(at * 1e6), "load": {"n": 0, "pad": "x" * 800}})

@@ -1,4 +1,4 @@
-"""What the spool has on disk when it returns: every write, cut and new name is synced before the caller hears of it."""
+"""Durability of the spool: every write, truncation and new name is synced before the call returns."""
 
 import os
 
@@ -11,9 +11,9 @@ CALL = ("returner", {"load": {"n": 1}})
 
 class Disk:
     """
-    The system calls that change files and those that make changes durable, in order, as ``(name, act)``.
+    The system calls that change files or make changes durable, in order, as ``(name, act)``.
 
-    A name is relative to the spool's directory. A power failure may take back what is in ``unsynced``.
+    A name is relative to the spool's directory. A power failure may undo the changes in ``unsynced``.
     """
 
     def __init__(self, monkeypatch, directory):
@@ -57,7 +57,7 @@ class Disk:
         return self.name(os.readlink(f"/proc/self/fd/{fd}"))
 
     def unsynced(self, acts=None):
-        """What a power failure could take back, after these acts or all."""
+        """Changes that a power failure could undo, after these acts or all."""
         found = set()
         for name, act in self.acts if acts is None else acts:
             if act == "sync":
@@ -67,7 +67,7 @@ class Disk:
         return found
 
     def before(self, name, act):
-        """What was unsynced when something happened first."""
+        """Unsynced changes at the first occurrence of an act."""
         return self.unsynced(self.acts[: self.acts.index((name, act))])
 
 
@@ -79,11 +79,11 @@ def disk(spool, monkeypatch):
 def test_a_spooled_call_could_be_lost_in_a_power_failure(spool, disk):
     spool.append(*CALL)
     assert ("spool", "write") in disk.acts
-    assert disk.unsynced() == set(), "the first also makes the directory, its name, and the state"
+    assert disk.unsynced() == set(), "the first one also creates the directory, its name, and the state"
     for _ in range(2):
         del disk.acts[:]
         spool.append(*CALL)
-        # The state is made anew from the records where it lags behind.
+        # The state is rebuilt from the records if it is out of date.
         assert disk.acts[:2] == [("spool", "write"), ("spool", "sync")]
         assert disk.unsynced() <= {"spool.state"}
 
@@ -105,18 +105,18 @@ def test_a_call_that_was_not_synced_was_reported_as_kept(spool, disk):
     with pytest.raises(spool_.SpoolError) as raised:
         spool.append(*CALL)
     assert raised.value.reason == "spool_failed"
-    assert os.stat(spool.path).st_size == kept, "nobody hands over what its sender counts as lost"
+    assert os.stat(spool.path).st_size == kept, "an entry counted as lost is not handed over"
     disk.fail_sync_of = None
     assert len(list(spool.records())) == 1
 
 
-def test_a_torn_record_that_was_cut_off_could_come_back_behind_a_new_one(spool, disk):
+def test_a_truncated_torn_record_could_reappear_after_a_new_one(spool, disk):
     spool.append(*CALL)
     spool.append(*CALL)
     os.truncate(spool.path, os.stat(spool.path).st_size - 3)
     del disk.acts[:]
     spool.append(*CALL)
-    assert disk.acts[:2] == [("spool", "cut"), ("spool", "sync")], "synced before anything is written in its place"
+    assert disk.acts[:2] == [("spool", "cut"), ("spool", "sync")], "synced before new data is written there"
     assert "spool" not in disk.unsynced()
 
 
@@ -127,7 +127,7 @@ def test_an_emptied_spool_could_skip_new_records_after_a_power_failure(spool, di
     spool.advance(os.stat(spool.path).st_size)
     assert not spool.pending()
     assert [act for act in disk.acts if act[0] == "spool"] == [("spool", "cut"), ("spool", "sync")]
-    assert disk.before("spool.state", "write") == set(), "the file is empty before the state says so"
+    assert disk.before("spool.state", "write") == set(), "the file is empty before the state is updated"
     assert disk.unsynced() == set()
 
 
@@ -139,10 +139,10 @@ def test_a_state_left_by_a_crash_while_emptying_was_not_replaced_before_the_next
     del disk.acts[:]
     spool.append(*CALL)
     assert ("spool.state", "write") in disk.acts[: disk.acts.index(("spool", "write"))]
-    assert disk.before("spool", "write") == set(), "a stale offset is gone before the file grows past it"
+    assert disk.before("spool", "write") == set(), "a stale offset is removed before the file grows past it"
 
 
-def test_calls_that_were_handed_over_could_be_forgotten_to_be(spool, disk):
+def test_the_position_of_delivered_calls_could_be_lost(spool, disk):
     for _ in range(3):
         spool.append(*CALL)
     del disk.acts[:]
@@ -151,7 +151,7 @@ def test_calls_that_were_handed_over_could_be_forgotten_to_be(spool, disk):
     assert ("spool.state", "sync") in disk.acts
 
 
-def test_a_call_set_aside_could_be_lost_in_a_power_failure(spool, disk):
+def test_a_dead_lettered_call_could_be_lost_in_a_power_failure(spool, disk):
     spool.append(*CALL)
     records, _ = spool.first(1, 1 << 20)
     del disk.acts[:]
@@ -160,8 +160,8 @@ def test_a_call_set_aside_could_be_lost_in_a_power_failure(spool, disk):
     assert disk.unsynced() == set(), "the record, and the name of its file"
 
 
-def test_salt_went_on_before_its_return_was_on_disk(client, disk):
-    """Through the client, as the returner calls it, with no daemon there."""
+def test_salt_continued_before_its_return_was_on_disk(client, disk):
+    """Through the client, as the returner calls it, without a daemon."""
     client.write(*CALL)
     assert len(list(client.spool.records())) == 1
     assert "spool" not in disk.unsynced() and "." not in disk.unsynced()

@@ -1,4 +1,4 @@
-"""Values: what goes out, and what comes back."""
+"""Round trip of values."""
 
 import collections
 import contextlib
@@ -60,21 +60,21 @@ def test_a_packed_value_is_read_as_salt_reads_it(value):
         {(1, 2): "a tuple as key"},
         2**64 - 1,
         -math.inf,
-        "a file named \udcff\udc80 by nobody we know",
+        "a file named \udcff\udc80 of an unknown owner",
         {"\udcff": ["\udcfe"]},
         [[[[{}]]]],
     ],
     ids=ascii,
 )
-def test_an_awkward_value_comes_back_as_it_went(value):
+def test_an_unusual_value_survives_the_round_trip(value):
     assert wire.unpack(wire.pack(value)) == value
 
 
-def test_not_a_number_comes_back_as_not_a_number():
+def test_nan_survives_the_round_trip():
     assert math.isnan(wire.unpack(wire.pack(math.nan)))
 
 
-def test_a_surrogate_that_stands_for_no_byte_does_not_raise():
+def test_a_surrogate_without_a_byte_does_not_raise():
     packed = wire.pack("\ud800")
     assert wire.pack(wire.unpack(packed)) == packed
 
@@ -110,14 +110,14 @@ def test_an_object_no_codec_knows_travels_as_text(value, expected):
     assert wire.unpack(wire.pack(value)) == expected
 
 
-def test_a_value_that_holds_itself_is_cut_and_not_altered():
+def test_a_recursive_value_is_cut_and_not_altered():
     value = {"a": 1}
     value["self"] = value
     assert wire.unpack(wire.pack(value)) == {"a": 1, "self": "<recursion>"}
     assert value["self"] is value
 
 
-def test_a_part_that_occurs_twice_is_no_recursion():
+def test_a_part_that_occurs_twice_is_not_a_recursion():
     part = {"shared": True}
     deep = part
     for _ in range(600):
@@ -132,14 +132,14 @@ def test_a_value_nested_too_deep_is_cut():
     assert "<nested too deep>" in str(wire.unpack(wire.pack(deep)))
 
 
-def test_packing_leaves_the_callers_map_alone():
+def test_packing_does_not_modify_the_callers_map():
     value = {"tuple": (1, 2), "name": "\udcff", "big": 2**80}
     wire.pack(value)
     assert value == {"tuple": (1, 2), "name": "\udcff", "big": 2**80}
 
 
 @pytest.mark.parametrize("data", [b"", b"\xc1", b"\x92\x01", b"\x01\x02"])
-def test_what_is_no_msgpack_raises_value_error(data):
+def test_invalid_msgpack_raises_value_error(data):
     with pytest.raises(ValueError):
         wire.unpack(data)
 
@@ -148,7 +148,7 @@ def test_what_is_no_msgpack_raises_value_error(data):
     "answer",
     [b"\xff\xff\xff\xff", struct.pack(">I", 1) + b"\xc1", struct.pack(">I", 1) + b"\x01", struct.pack(">I", 2) + b"\x91\x01"],
 )
-def test_an_answer_that_is_none_breaks_the_connection(run_dir, answer):
+def test_an_invalid_answer_closes_the_connection(run_dir, answer):
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(run_dir / "x"))
     listener.listen(1)
@@ -165,7 +165,7 @@ def test_an_answer_that_is_none_breaks_the_connection(run_dir, answer):
 
 @pytest.mark.parametrize("data, on", [(b"\xc0", True), (wire.pack(b"x" * (1 << 20)), False), (b"\xc1" * (1 << 21), False)])
 @pytest.mark.parametrize("enabled", [True, False])
-def test_the_collector_rests_while_much_is_unpacked_and_is_then_as_it_was(monkeypatch, data, on, enabled):
+def test_garbage_collection_is_paused_while_a_large_answer_is_unpacked(monkeypatch, data, on, enabled):
     seen = []
     unpack = wire._unpack
     monkeypatch.setattr(wire, "_unpack", lambda data: [seen.append(gc.isenabled()), unpack(data)][1])

@@ -351,14 +351,12 @@ pub(super) fn job_states(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallErro
 pub(super) fn job_diff(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let later = args.required_id("jid")?;
     let page = Page::of(args)?;
-    let unknown = |jid: &str| CallError::Refused(format!("job {jid} is unknown"));
+    let unknown = |jid: &str| CallError::Refused(format!("unknown job {jid}"));
     let (b_listed, b) = find(ctx, &later)?.ok_or_else(|| unknown(&later))?;
     let earlier = match args.id("with")? {
         Some(jid) => jid,
         None => previous_run(&ctx.store, &b, &b_listed.row).map_err(failed)?.ok_or_else(|| {
-            CallError::Refused(format!(
-                "no earlier run of job {later} is known, name the job to compare with"
-            ))
+            CallError::Refused(format!("no earlier run of job {later} found; name the job to compare with"))
         })?,
     };
     let (a_listed, a) = find(ctx, &earlier)?.ok_or_else(|| unknown(&earlier))?;

@@ -75,23 +75,23 @@ pub struct Ctx {
 }
 
 /// The implementation of a call.
-pub enum Run {
+pub enum CallHandler {
     /// Answers at once from stored data.
     Read(ReadCall),
-    /// Like [`Run::Read`], with access to the caller's uid.
+    /// Like [`CallHandler::Read`], with access to the caller's uid.
     Act(fn(&Ctx, &Args<'_>, Caller) -> Result<Vec<u8>, CallError>),
     /// Adds entries to a batch; the answer is sent once they are durable.
     Write(WriteCall),
 }
 
-impl Run {
+impl CallHandler {
     /// Runs a reading call. Values that Salt's codec cannot read are replaced: earlier releases could store such values, and one of them
     /// would make the whole answer unreadable.
     pub(super) fn answer(&self, ctx: &Ctx, args: &Args<'_>, caller: Caller) -> Result<Vec<u8>, CallError> {
         let answer = match self {
-            Run::Read(run) => run(ctx, args)?,
-            Run::Act(run) => run(ctx, args, caller)?,
-            Run::Write(_) => {
+            CallHandler::Read(run) => run(ctx, args)?,
+            CallHandler::Act(run) => run(ctx, args, caller)?,
+            CallHandler::Write(_) => {
                 return Err(CallError::Internal("a writing call was run as a reading call".to_owned()));
             }
         };
@@ -120,17 +120,17 @@ pub struct Call {
     /// The right that a peer of the local socket needs.
     pub right: Right,
     /// The implementation.
-    pub run: Run,
+    pub run: CallHandler,
 }
 
 type ReadCall = fn(&Ctx, &Args<'_>) -> Result<Vec<u8>, CallError>;
 
 const fn read(name: &'static str, doc: &'static str, right: Right, run: ReadCall) -> Call {
-    Call { name, doc, right, run: Run::Read(run) }
+    Call { name, doc, right, run: CallHandler::Read(run) }
 }
 
 const fn write(name: &'static str, doc: &'static str, right: Right, run: WriteCall) -> Call {
-    Call { name, doc, right, run: Run::Write(run) }
+    Call { name, doc, right, run: CallHandler::Write(run) }
 }
 
 use Right::{Admin, Read, Write};
@@ -160,7 +160,7 @@ pub const CALLS: &[Call] = &[
         name: "event_send",
         doc: "Fire an event onto Salt's bus",
         right: Admin,
-        run: Run::Act(send::event_send),
+        run: CallHandler::Act(send::event_send),
     },
     read("jobs_list", "List jobs, the latest first", Read, jobs::jobs_list),
     read("store_stats", "Show statistics of the store", Read, store::stats),

@@ -5,7 +5,7 @@
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::PathBuf;
 
-use super::{Call, Run};
+use super::{Call, CallHandler};
 use crate::ingest::bus::BusMonitor;
 use crate::metrics::Metrics;
 use crate::model::Right;
@@ -54,7 +54,7 @@ impl Rights {
         caller: Caller,
         metrics: &Metrics,
     ) -> Result<(), CallError> {
-        let is_import = matches!(call.run, Run::Write(_)) && args.flag("import")?;
+        let is_import = matches!(call.run, CallHandler::Write(_)) && args.flag("import")?;
         let needed = if is_import { Right::Admin } else { call.right };
         // Most calls need no access to the buses' sockets.
         if needed <= self.others {

@@ -6,7 +6,7 @@ use crate::limits::{LIST_BYTES_MAX, REACTOR_SHADOW_SEARCH_BYTES, REACTOR_SHADOW_
 use crate::master::pack;
 use crate::model::{EventFilter, SeqNo};
 use crate::reactor::run::engine::Handle;
-use crate::reactor::shadow::{Item, is_of_interest, is_timely};
+use crate::reactor::shadow::{ShadowItem, is_of_interest, is_timely};
 use crate::wire::call::{Args, CallError};
 use crate::wire::msgpack::Writer;
 
@@ -28,7 +28,7 @@ pub(super) fn shadow(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
             if is_timely(row.source) {
                 seen = seen.max(Some(row.at));
             }
-            for item in Item::read(&row) {
+            for item in ShadowItem::read(&row) {
                 items.extend(pack::packed(&item.to_value()));
                 count += 1;
             }

@@ -18,9 +18,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::keys::{Keys, NoKey};
-use super::permits::{ConnectionPermit, InFlight};
+use super::permits::{HttpsPermit, InFlight};
 use super::tls::sha256;
-use crate::api::call::{Caller, Ctx, Run, find, signed_return};
+use crate::api::call::{CallHandler, Caller, Ctx, find, signed_return};
 use crate::api::submit::submit;
 use crate::clock::Micros;
 use crate::config::MinionsRead;
@@ -133,7 +133,7 @@ impl Drop for Room {
 /// A connection with its challenge.
 pub(super) struct Session {
     pub(super) server: Arc<Server>,
-    pub(super) permit: ConnectionPermit,
+    pub(super) permit: HttpsPermit,
     pub(super) from: SocketAddr,
     certificate: Digest,
     challenge: Challenge,
@@ -144,7 +144,7 @@ pub(super) struct Session {
 impl Session {
     pub(super) fn new(
         server: Arc<Server>,
-        permit: ConnectionPermit,
+        permit: HttpsPermit,
         from: SocketAddr,
         certificate: Digest,
     ) -> Self {
@@ -413,7 +413,7 @@ impl Session {
         let (server, signer) = (self.server.clone(), signer.to_owned());
         let answered = tokio::task::spawn_blocking(move || {
             let Ok(request) = Request::read(&read) else { return Vec::new() };
-            let Some(run @ Run::Read(_)) = find(request.call).map(|call| &call.run) else {
+            let Some(run @ CallHandler::Read(_)) = find(request.call).map(|call| &call.run) else {
                 return Vec::new();
             };
             let work = || run.answer(&server.ctx, &request.args, Caller { uid: None });

@@ -39,7 +39,7 @@ use crate::limits::{
     HTTPS_EXPIRED_LOG_INTERVAL, HTTPS_EXPIRES_SOON, HTTPS_PEERS_MAX, HTTPS_POLL, PEER_TIMEOUT,
 };
 use crate::store::Intake;
-use permits::ConnectionPermits;
+use permits::HttpsPermits;
 
 /// The status of the source for `saltcellar status`.
 #[derive(Debug, Clone, Default)]
@@ -56,7 +56,7 @@ pub struct HttpsStatus {
 
 /// The live status of the source.
 #[derive(Clone, Default)]
-pub struct HttpsMonitor(Arc<Mutex<(HttpsStatus, Option<Arc<ConnectionPermits>>)>>);
+pub struct HttpsMonitor(Arc<Mutex<(HttpsStatus, Option<Arc<HttpsPermits>>)>>);
 impl HttpsMonitor {
     /// A snapshot.
     pub fn status(&self) -> HttpsStatus {
@@ -82,7 +82,7 @@ pub async fn serve(
     else {
         return;
     };
-    let permits = ConnectionPermits::new(HTTPS_PEERS_MAX);
+    let permits = HttpsPermits::new(HTTPS_PEERS_MAX);
     monitor.0.lock().unwrap_or_else(PoisonError::into_inner).1 = Some(permits.clone());
     let certificates = CertificateState {
         files: Files::new(certificate, key),
@@ -109,7 +109,7 @@ async fn accept(
     listen: SocketAddr,
     mut certificates: CertificateState,
     server: &Arc<Server>,
-    permits: &Arc<ConnectionPermits>,
+    permits: &Arc<HttpsPermits>,
     monitor: &HttpsMonitor,
     stop: &watch::Receiver<bool>,
 ) {
@@ -158,7 +158,7 @@ async fn admit(
     from: SocketAddr,
     certificates: &CertificateState,
     server: &Arc<Server>,
-    permits: &Arc<ConnectionPermits>,
+    permits: &Arc<HttpsPermits>,
     stop: &watch::Receiver<bool>,
 ) {
     let metrics = &server.ctx.metrics;

@@ -22,7 +22,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use super::batch::{Server, Session};
-use super::permits::ConnectionPermit;
+use super::permits::HttpsPermit;
 use super::tls::Certificate;
 use super::write_timeout::WriteTimeout;
 use crate::limits::{
@@ -40,7 +40,7 @@ This port speaks HTTPS: the address begins with https://\n";
 /// Serves a connection to its end.
 pub(super) async fn serve(
     server: Arc<Server>,
-    permit: ConnectionPermit,
+    permit: HttpsPermit,
     stream: TcpStream,
     from: SocketAddr,
     certificate: Certificate,
@@ -50,7 +50,7 @@ pub(super) async fn serve(
     let mut leaving = stop.clone();
     tokio::select! {
         () = talk(&session, stream, certificate, &mut leaving) => {}
-        () = session.permit.must_go() => {}
+        () = session.permit.eviction_or_timeout() => {}
         // A connection without a request so far can be closed at once.
         () = async { super::wait_for(&mut stop).await; if session.requests() > 0 { std::future::pending::<()>().await; } } => {}
     }

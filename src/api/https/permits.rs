@@ -18,7 +18,7 @@ use crate::limits::{HTTPS_AUTH_TIMEOUT, HTTPS_IDLE, HTTPS_PEERS_OF_ONE};
 const EVICTION_TIME: Duration = Duration::from_millis(500);
 
 /// All permits.
-pub(super) struct ConnectionPermits {
+pub(super) struct HttpsPermits {
     free: Arc<Semaphore>,
     all: usize,
     queues: Mutex<Queues>,
@@ -60,7 +60,7 @@ impl Queues {
 
 /// The state of a connection.
 #[derive(Clone, Copy)]
-enum State {
+enum PermitState {
     /// No valid signature so far.
     Unauthenticated { number: u64, since: Instant },
     /// No batch in flight.
@@ -70,18 +70,18 @@ enum State {
 }
 
 /// The permit of one connection, released on drop.
-pub(super) struct ConnectionPermit {
-    permits: Arc<ConnectionPermits>,
+pub(super) struct HttpsPermit {
+    permits: Arc<HttpsPermits>,
     leave: Arc<Notify>,
-    state: Mutex<State>,
+    state: Mutex<PermitState>,
     signer: OnceLock<String>,
     _permit: OwnedSemaphorePermit,
 }
 
 /// A verified batch in flight; the connection becomes idle when this is dropped.
-pub(super) struct InFlight<'a>(&'a ConnectionPermit);
+pub(super) struct InFlight<'a>(&'a HttpsPermit);
 
-impl ConnectionPermits {
+impl HttpsPermits {
     /// Permits for `all` connections.
     pub(super) fn new(all: usize) -> Arc<Self> {
         Self::timed(all, Times { unauthenticated: HTTPS_AUTH_TIMEOUT, idle: HTTPS_IDLE })
@@ -93,7 +93,7 @@ impl ConnectionPermits {
     }
 
     /// A permit for a new connection; `evicted` is called if another connection is closed for it. `None` if all are busy.
-    pub(super) async fn take(self: &Arc<Self>, evicted: impl FnOnce()) -> Option<ConnectionPermit> {
+    pub(super) async fn take(self: &Arc<Self>, evicted: impl FnOnce()) -> Option<HttpsPermit> {
         let permit = if let Ok(permit) = self.free.clone().try_acquire_owned() {
             permit
         } else {
@@ -111,14 +111,8 @@ impl ConnectionPermits {
         let number = queues.number();
         queues.unauthenticated.insert(number, leave.clone());
         self.taken.fetch_add(1, Ordering::Relaxed);
-        let state = Mutex::new(State::Unauthenticated { number, since: Instant::now() });
-        Some(ConnectionPermit {
-            permits: self.clone(),
-            leave,
-            state,
-            signer: OnceLock::new(),
-            _permit: permit,
-        })
+        let state = Mutex::new(PermitState::Unauthenticated { number, since: Instant::now() });
+        Some(HttpsPermit { permits: self.clone(), leave, state, signer: OnceLock::new(), _permit: permit })
     }
 
     /// Permits in use.
@@ -137,12 +131,12 @@ impl ConnectionPermits {
     }
 }
 
-impl ConnectionPermit {
+impl HttpsPermit {
     /// Starts a batch with a valid signature. `None` if `signer` has too many connections, all of them busy.
     pub(super) fn begin(&self, signer: &str) -> Option<InFlight<'_>> {
         let mut queues = self.permits.queues();
         match self.state() {
-            State::Unauthenticated { number, .. } => {
+            PermitState::Unauthenticated { number, .. } => {
                 let count = queues.of_signer.get(signer).copied().unwrap_or(0);
                 if count >= HTTPS_PEERS_OF_ONE && !queues.evict(signer) {
                     return None;
@@ -152,22 +146,22 @@ impl ConnectionPermit {
                 // An unauthenticated connection has no signer yet.
                 let _ = self.signer.set(signer.to_owned());
             }
-            State::Idle { number, .. } => drop(queues.idle.remove(&number)),
-            State::Busy => {}
+            PermitState::Idle { number, .. } => drop(queues.idle.remove(&number)),
+            PermitState::Busy => {}
         }
-        self.set(State::Busy);
+        self.set(PermitState::Busy);
         Some(InFlight(self))
     }
 
     /// Waits until the connection must be closed: evicted, or timed out.
-    pub(super) async fn must_go(&self) {
+    pub(super) async fn eviction_or_timeout(&self) {
         let times = self.permits.times;
         loop {
             let until = match self.state() {
-                State::Unauthenticated { since, .. } => since + times.unauthenticated,
-                State::Idle { since, .. } => since + times.idle,
+                PermitState::Unauthenticated { since, .. } => since + times.unauthenticated,
+                PermitState::Idle { since, .. } => since + times.idle,
                 // Checked again then.
-                State::Busy => Instant::now() + times.idle,
+                PermitState::Busy => Instant::now() + times.idle,
             };
             if until <= Instant::now() {
                 return;
@@ -179,11 +173,11 @@ impl ConnectionPermit {
         }
     }
 
-    fn state(&self) -> State {
+    fn state(&self) -> PermitState {
         *self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn set(&self, state: State) {
+    fn set(&self, state: PermitState) {
         *self.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
     }
 }
@@ -194,17 +188,17 @@ impl Drop for InFlight<'_> {
         let number = queues.number();
         let signer = self.0.signer.get().cloned().unwrap_or_default();
         queues.idle.insert(number, (signer, self.0.leave.clone()));
-        self.0.set(State::Idle { number, since: Instant::now() });
+        self.0.set(PermitState::Idle { number, since: Instant::now() });
     }
 }
 
-impl Drop for ConnectionPermit {
+impl Drop for HttpsPermit {
     fn drop(&mut self) {
         let mut queues = self.permits.queues();
         match self.state() {
-            State::Unauthenticated { number, .. } => drop(queues.unauthenticated.remove(&number)),
-            State::Idle { number, .. } => drop(queues.idle.remove(&number)),
-            State::Busy => {}
+            PermitState::Unauthenticated { number, .. } => drop(queues.unauthenticated.remove(&number)),
+            PermitState::Idle { number, .. } => drop(queues.idle.remove(&number)),
+            PermitState::Busy => {}
         }
         if let Some(signer) = self.signer.get()
             && let Some(count) = queues.of_signer.get_mut(signer)
@@ -231,14 +225,16 @@ mod tests {
     }
 
     /// Waits until a connection is evicted, and closes it. The timeouts of this file are longer than the deadline.
-    async fn closes(connection: ConnectionPermit) {
-        timeout(Duration::from_secs(10), connection.must_go()).await.expect("the connection was not evicted");
+    async fn closes(connection: HttpsPermit) {
+        timeout(Duration::from_secs(10), connection.eviction_or_timeout())
+            .await
+            .expect("the connection was not evicted");
     }
     /// Whether the connection must be closed.
-    async fn is_evicted(connection: &ConnectionPermit) -> bool {
+    async fn is_evicted(connection: &HttpsPermit) -> bool {
         tokio::select! {
             biased;
-            () = connection.must_go() => true,
+            () = connection.eviction_or_timeout() => true,
             () = tokio::task::yield_now() => false,
         }
     }
@@ -246,7 +242,7 @@ mod tests {
     #[test]
     fn the_oldest_unauthenticated_connection_is_evicted_then_the_longest_idle() {
         run(async {
-            let permits = ConnectionPermits::new(3);
+            let permits = HttpsPermits::new(3);
             let [a, b, first] = [
                 permits.take(no_eviction).await,
                 permits.take(no_eviction).await,
@@ -278,7 +274,7 @@ mod tests {
     #[test]
     fn one_signer_cannot_hold_all_connections() {
         run(async {
-            let permits = ConnectionPermits::new(HTTPS_PEERS_OF_ONE + 10);
+            let permits = HttpsPermits::new(HTTPS_PEERS_OF_ONE + 10);
             let mut held = Vec::new();
             for _ in 0..HTTPS_PEERS_OF_ONE {
                 let connection = permits.take(no_eviction).await.unwrap();
@@ -311,7 +307,7 @@ mod tests {
         const SHORT: Duration = Duration::from_millis(30);
         run(async {
             for (unauthenticated, idle) in [(SHORT, LONG), (LONG, SHORT)] {
-                let permits = ConnectionPermits::timed(3, Times { unauthenticated, idle });
+                let permits = HttpsPermits::timed(3, Times { unauthenticated, idle });
                 let [unknown, known, busy] = [
                     permits.take(no_eviction).await,
                     permits.take(no_eviction).await,
@@ -324,9 +320,9 @@ mod tests {
                     if unauthenticated == SHORT { (&unknown, &known) } else { (&known, &unknown) };
                 // Other requests do not reach the permit, so they extend nothing.
                 tokio::select! {
-                    () = short.must_go() => {}
-                    () = long.must_go() => panic!("its timeout is an hour"),
-                    () = busy.must_go() => panic!("a batch is in flight"),
+                    () = short.eviction_or_timeout() => {}
+                    () = long.eviction_or_timeout() => panic!("its timeout is an hour"),
+                    () = busy.eviction_or_timeout() => panic!("a batch is in flight"),
                     () = tokio::time::sleep(Duration::from_secs(10)) => panic!("not closed"),
                 }
                 drop(batch);
@@ -337,7 +333,7 @@ mod tests {
     #[test]
     fn a_permit_is_forgotten_with_its_connection() {
         run(async {
-            let permits = ConnectionPermits::new(2);
+            let permits = HttpsPermits::new(2);
             for _ in 0..2 * HTTPS_PEERS_OF_ONE {
                 let connection = permits.take(no_eviction).await.unwrap();
                 let batch = connection.begin("a").unwrap();

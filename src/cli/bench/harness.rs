@@ -81,9 +81,9 @@ impl Harness {
         rules: &[&str],
         settings: ReactorSettings,
         (limits, classes): (Limits, Classes),
-        ask: impl FnOnce(&Arc<Metrics>) -> Arc<dyn Executor>,
+        executor: impl FnOnce(&Arc<Metrics>) -> Arc<dyn Executor>,
     ) -> anyhow::Result<Self> {
-        crate::daemon::take_small_pages();
+        crate::daemon::disable_huge_pages();
         let file = old_file(dir, "react.sls", SLS)?;
         let mut text = format!("root_dir: {}\nid: m_master\nreactor:\n", dir.display());
         for rule in rules {
@@ -122,7 +122,7 @@ impl Harness {
             metrics: metrics.clone(),
             rules: Arc::new(Native::new(pipeline.into())),
             settings,
-            ask: ask(&metrics),
+            executor: executor(&metrics),
         })
         .context("start the reactor")?;
         let handle = reactor.handle();

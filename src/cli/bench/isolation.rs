@@ -34,23 +34,23 @@ const SLOW: Duration = Duration::from_secs(2);
 
 /// State of the other rule.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Other {
+enum OtherRule {
     Absent,
     Throttled,
     Slow,
     Failing,
 }
 
-const OTHERS: [(Other, &str); 4] = [
-    (Other::Absent, "absent"),
-    (Other::Throttled, "throttled"),
-    (Other::Slow, "slow"),
-    (Other::Failing, "failing"),
+const OTHERS: [(OtherRule, &str); 4] = [
+    (OtherRule::Absent, "absent"),
+    (OtherRule::Throttled, "throttled"),
+    (OtherRule::Slow, "slow"),
+    (OtherRule::Failing, "failing"),
 ];
 
 /// A master that records the times of requests by the measured rule.
 struct TimedMaster {
-    other: Other,
+    other: OtherRule,
     requests: Mutex<Vec<(usize, Instant)>>,
 }
 
@@ -59,8 +59,8 @@ impl Executor for TimedMaster {
         let tag = call.load.get("arg").and_then(Value::as_list).and_then(|arg| arg.first()?.as_str());
         match tag.and_then(|tag| tag.strip_prefix("hot/")?.parse().ok()) {
             Some(n) => self.requests.lock().unwrap_or_else(PoisonError::into_inner).push((n, Instant::now())),
-            None if self.other == Other::Slow => std::thread::sleep(SLOW),
-            None if self.other == Other::Failing => {
+            None if self.other == OtherRule::Slow => std::thread::sleep(SLOW),
+            None if self.other == OtherRule::Failing => {
                 let (place, why) = ("the benchmark".to_owned(), "a failing rule".to_owned());
                 return Err(MasterError::Refused { place, why });
             }
@@ -122,15 +122,15 @@ pub(super) fn run(
     Ok(())
 }
 
-fn measure(root: &Path, other: Other, name: &str, rate: u32, time: Duration) -> anyhow::Result<[f64; 3]> {
+fn measure(root: &Path, other: OtherRule, name: &str, rate: u32, time: Duration) -> anyhow::Result<[f64; 3]> {
     let dir = root.join(format!("isolation-{name}"));
     std::fs::create_dir_all(&dir).context("create a directory")?;
     let mut settings = ReactorSettings::default();
-    if other == Other::Throttled {
+    if other == OtherRule::Throttled {
         let rate = Some(Rate { times: 1, per: Duration::from_secs(5) });
         settings.rules.push(Arc::new(RuleOptions { rule: "other/*".into(), rate, ..RuleOptions::default() }));
     }
-    let rules: &[&str] = if other == Other::Absent { &["hot/*"] } else { &["hot/*", "other/*"] };
+    let rules: &[&str] = if other == OtherRule::Absent { &["hot/*"] } else { &["hot/*", "other/*"] };
     let master = Arc::new(TimedMaster { other, requests: Mutex::default() });
     let executor = master.clone();
     let mut harness = Harness::start(&dir, rules, settings, Default::default(), |_| executor)?;

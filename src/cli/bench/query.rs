@@ -277,7 +277,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         ("get_jid", call_args([("jid", Value::from(jid))]), minions)
     })?;
     let mut scan = ask("tag search, nothing found", SCANS, &|_| {
-        ("events_list", call_args([("tag", Value::from("*/ret/nobody-*")), ("limit", Value::from(50))]), 0)
+        ("events_list", call_args([("tag", Value::from("*/ret/absent-*")), ("limit", Value::from(50))]), 0)
     })?;
     scan.scanned = Some(entries);
     // Only the jid distinguishes these tags, and summaries contain no jids, so every block's head is read.

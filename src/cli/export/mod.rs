@@ -26,9 +26,9 @@ pub(super) enum Export {
 }
 
 const JSONL: &str = "\
-Writes one entry per line in the order of the log, up to the last entry that was durable at the start; docs/MIGRATE.md
-lists the fields. Types without a JSON equivalent (bytes, dates, keys other than text) are tagged as in `--output json`,
-and `import jsonl` restores them. FILE is created once it is complete; an interrupted export resumes at the end of
+Writes one entry per line in the order of the log, up to the last entry that was durable at the start; docs/MIGRATE.md \
+lists the fields. Types without a JSON equivalent (bytes, dates, keys other than text) are tagged as in `--output json`, \
+and `import jsonl` restores them. FILE is created once it is complete; an interrupted export resumes at the end of \
 FILE.part.
 
 Examples:

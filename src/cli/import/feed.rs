@@ -63,7 +63,7 @@ pub(super) struct Feed {
     pending: HashMap<u64, PendingCall>,
     pending_bytes: usize,
     /// Retention drops items before this time, microseconds.
-    kept_since: Option<i64>,
+    retained_since: Option<i64>,
     now: i64,
     pub(super) stats: ImportStats,
 }
@@ -82,7 +82,7 @@ impl Feed {
             chunk_bytes: 0,
             pending: HashMap::new(),
             pending_bytes: 0,
-            kept_since: None,
+            retained_since: None,
             now,
             stats: ImportStats::default(),
         }
@@ -94,8 +94,8 @@ impl Feed {
             self.reads.call("store_stats", Value::Map(Vec::new())).context("query the retention of jobs")?;
         let classes = stats["classes"].as_array().map(Vec::as_slice).unwrap_or_default();
         let jobs = classes.iter().find(|class| class["class"].as_str() == Some("jobs"));
-        let keeps_s = jobs.and_then(|class| class["keep_age_s"].as_i64());
-        self.kept_since = keeps_s.map(|s| self.now.saturating_sub(s.saturating_mul(1_000_000)));
+        let keep_age_s = jobs.and_then(|class| class["keep_age_s"].as_i64());
+        self.retained_since = keep_age_s.map(|s| self.now.saturating_sub(s.saturating_mul(1_000_000)));
         Ok(())
     }
 
@@ -114,7 +114,7 @@ impl Feed {
         }
         // A time in the future would keep its segment forever.
         item.at = item.at.min(self.now);
-        self.stats.too_old += u64::from(self.kept_since.is_some_and(|since| item.at < since));
+        self.stats.too_old += u64::from(self.retained_since.is_some_and(|since| item.at < since));
         self.chunk_bytes += bytes;
         self.chunk.push(item);
         if self.chunk.len() >= IMPORT_CHUNK_ITEMS || self.chunk_bytes >= IMPORT_CHUNK_BYTES {

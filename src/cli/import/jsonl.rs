@@ -53,13 +53,13 @@ pub(super) fn import(feed: &mut Feed, file: &Path, watch: &mut dyn Watch) -> any
             continue;
         }
         match item(line.trim_ascii()) {
-            Ok(Line::Item(at, payload)) => feed.push(ImportItem { at, origin, payload })?,
-            Ok(Line::Head(version)) if version > VERSION => {
+            Ok(JsonLine::Item(at, payload)) => feed.push(ImportItem { at, origin, payload })?,
+            Ok(JsonLine::Head(version)) if version > VERSION => {
                 bail!(
                     "read {name}: format version {version} is not supported, only up to {VERSION}: update saltcellar"
                 );
             }
-            Ok(Line::Head(_) | Line::Empty) => {}
+            Ok(JsonLine::Head(_) | JsonLine::Empty) => {}
             Err(why) => feed.skip(&origin, &why),
         }
     }
@@ -81,20 +81,20 @@ fn skip_line(from: &mut impl io::BufRead) -> io::Result<u64> {
     }
 }
 
-enum Line {
+enum JsonLine {
     Item(i64, Payload),
     Head(u64),
     Empty,
 }
 
-fn item(line: &[u8]) -> Result<Line, String> {
+fn item(line: &[u8]) -> Result<JsonLine, String> {
     if line.is_empty() {
-        return Ok(Line::Empty);
+        return Ok(JsonLine::Empty);
     }
     let mut json: Json = serde_json::from_slice(line).map_err(|error| format!("invalid JSON: {error}"))?;
     let name = json.get("kind").and_then(Json::as_str).ok_or("expected an object with `kind`")?.to_owned();
     if name == "saltcellar" {
-        return Ok(Line::Head(json.get("version").and_then(Json::as_u64).unwrap_or(u64::MAX)));
+        return Ok(JsonLine::Head(json.get("version").and_then(Json::as_u64).unwrap_or(u64::MAX)));
     }
     let kind = Kind::named(&name).ok_or_else(|| format!("unknown kind {name:?}"))?;
     if matches!(kind, Kind::Gap | Kind::Reaction | Kind::SeenOnBus) {
@@ -170,7 +170,7 @@ fn item(line: &[u8]) -> Result<Line, String> {
             return Err(format!("{name} requires `on_bus`"));
         }
     };
-    Ok(Line::Item(at, payload))
+    Ok(JsonLine::Item(at, payload))
 }
 
 /// The job and the minion of a return event, which the master fires before it calls `returner` with the same map. The daemon

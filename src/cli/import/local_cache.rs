@@ -48,7 +48,7 @@ pub(super) fn import(
     let (mut done, mut total) = (0, None);
     let mut walk = Walk { root: &root, since, jobs_max: IMPORT_JOBS_SORTED, after: None };
     loop {
-        let Part { jobs, all, more } = walk.next(watch, &mut |path, why| {
+        let JobChunk { jobs, all, more } = walk.next(watch, &mut |path, why| {
             feed.skip(&path.display().to_string(), why);
         })?;
         let total = *total.get_or_insert(all);
@@ -123,7 +123,7 @@ struct Walk<'a> {
     after: Option<FoundJob>,
 }
 
-struct Part {
+struct JobChunk {
     jobs: Vec<FoundJob>,
     /// Number of jobs after the previous part.
     all: u64,
@@ -133,7 +133,7 @@ struct Part {
 
 impl Walk<'_> {
     /// Calls `skip` for entries that are not jobs, only in the first part.
-    fn next(&mut self, watch: &mut dyn Watch, skip: &mut dyn FnMut(&Path, &str)) -> anyhow::Result<Part> {
+    fn next(&mut self, watch: &mut dyn Watch, skip: &mut dyn FnMut(&Path, &str)) -> anyhow::Result<JobChunk> {
         let first = self.after.is_none();
         let mut skip = |path: &Path, why: &str| {
             if first {
@@ -181,7 +181,7 @@ impl Walk<'_> {
         let more = all > jobs.len() as u64;
         let jobs = jobs.into_sorted_vec();
         self.after = jobs.last().cloned().or(self.after.take());
-        Ok(Part { jobs, all, more })
+        Ok(JobChunk { jobs, all, more })
     }
 
     fn includes(&self, job: &FoundJob) -> bool {

@@ -61,8 +61,8 @@ pub(super) enum Import {
 }
 
 const LOCAL_CACHE: &str = "\
-Requires a running daemon; the master may run, too. Jobs keep their times, so retention drops jobs beyond its age limit, see
-`saltcellar store stats`. An import can be interrupted and repeated without storing anything twice. Unreadable files are
+Requires a running daemon; the master may run, too. Jobs keep their times, so retention drops jobs beyond its age limit; see \
+`saltcellar store stats`. An import can be interrupted and repeated without storing anything twice. Unreadable files are \
 reported and skipped; the exit code is then 65.
 
 Examples:

@@ -153,7 +153,7 @@ fn check_files(pipeline: &Pipeline, rules: &Rules, salt: &dyn Salt) -> Vec<FileR
             for file in found {
                 let state = match templates.get(&file, &settings.renderers) {
                     Err(Unusable::Empty) => State::Good,
-                    Err(Unusable::Told(note)) => State::Broken(note.message),
+                    Err(Unusable::Reported(note)) => State::Broken(note.message),
                     Err(Unusable::Failed(why)) => State::Broken(why),
                     Ok(template) => match template.fault(engine, &file.path) {
                         Some(fault) => State::Broken(fault),

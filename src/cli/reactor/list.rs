@@ -22,7 +22,7 @@ pub(in crate::cli) struct Args {
 }
 
 pub(super) const EXAMPLES: &str = "\
-ACTS is the reactor that acts on events of the rule: saltcellar, salt (Salt's own reactor), nobody, or both. It depends \
+ACTS is the reactor that acts on events of the rule: saltcellar, salt (Salt's own reactor), `nobody`, or both. It depends \
 on the master's configuration, the state of the bus and the store, and `reactor.shadow`.
 
 Examples:

@@ -15,7 +15,9 @@ use crate::clock::{Clock, Micros};
 use crate::limits::{REACTOR_MODE_INTERVAL, REACTOR_SHADOW_WINDOW_MAX};
 use crate::master::pack;
 use crate::model::ReactionFailure;
-use crate::reactor::shadow::{Act, Comparer, Comparison, Difference, Failed, Item, Ours, Salts};
+use crate::reactor::shadow::{
+    Comparer, Comparison, Difference, FailedReaction, ObservedCall, OurCall, SaltsCall, ShadowItem,
+};
 use crate::sls;
 use crate::wire::json::to_json;
 
@@ -152,7 +154,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 struct ReadState {
     window_s: u64,
     waiting: (usize, usize),
-    hurried: u64,
+    compared_early: u64,
     shadow: bool,
 }
 
@@ -177,8 +179,10 @@ fn read(
         let workers = workers.ok_or_else(|| invalid("no workers"))?;
         let comparer = comparer.get_or_insert_with(|| Comparer::new(window, workers, since, until));
         for item in of("items").and_then(Value::as_array).ok_or_else(|| invalid("no items"))? {
-            let item =
-                value(item).as_ref().and_then(Item::from_value).ok_or_else(|| invalid("an invalid item"))?;
+            let item = value(item)
+                .as_ref()
+                .and_then(ShadowItem::from_value)
+                .ok_or_else(|| invalid("an invalid item"))?;
             comparer.take(item, &mut |comparison| report.note(comparison));
         }
         let reached = of("reached").and_then(Value::as_i64).ok_or_else(|| invalid("no time"))?;
@@ -187,8 +191,9 @@ fn read(
         // Entries this much later do not belong to the range.
         let is_beyond = reached > until.0.saturating_add(8 * micros(window));
         if !more || is_beyond {
-            let (waiting, hurried, shadow) = (comparer.waiting(), comparer.hurried, comparer.is_shadow());
-            return Ok(ReadState { window_s, waiting, hurried, shadow });
+            let (waiting, compared_early, shadow) =
+                (comparer.waiting(), comparer.compared_early, comparer.is_shadow());
+            return Ok(ReadState { window_s, waiting, compared_early, shadow });
         }
         let next = of("next").and_then(Value::as_u64).ok_or_else(|| invalid("no next position"))?;
         if position == ("from", Value::from(next)) {
@@ -228,20 +233,20 @@ fn document(report: &ShadowReport, read: &ReadState, args: &Args) -> Json {
         "throttled": report.throttled,
         "unattributed": report.unattributed,
         "waiting": {"ours": read.waiting.0, "salts": read.waiting.1},
-        "compared_early": read.hurried,
+        "compared_early": read.compared_early,
     })
 }
 
-fn of_ours(ours: &Ours) -> Json {
+fn of_ours(ours: &OurCall) -> Json {
     json!({
         "event": ours.event.0, "time": ours.at.iso(), "tag": ours.tag, "rules": ours.rules,
-        "reaction": ours.reaction.0, "call": json_of(&ours.act.to_value()),
+        "reaction": ours.reaction.0, "call": json_of(&ours.call.to_value()),
     })
 }
 
-fn of_salts(salts: &Salts) -> Json {
+fn of_salts(salts: &SaltsCall) -> Json {
     json!({
-        "event": salts.seq.0, "time": salts.at.iso(), "jid": salts.jid, "call": json_of(&salts.act.to_value()),
+        "event": salts.seq.0, "time": salts.at.iso(), "jid": salts.jid, "call": json_of(&salts.call.to_value()),
     })
 }
 
@@ -261,10 +266,10 @@ fn difference(comparison: &Comparison) -> Json {
             })
         }
         Comparison::OnlyOurs(ours) => json!({"what": "only_ours", "ours": of_ours(ours)}),
-        Comparison::OnlySalts(salts, barred) => json!({
+        Comparison::OnlySalts(salts, prevented_by) => json!({
             "what": "only_salts", "salts": of_salts(salts),
-            "blocked": barred.as_ref().map(|ours| json!({
-                "why": ours.barred,
+            "blocked": prevented_by.as_ref().map(|ours| json!({
+                "why": ours.prevented_by,
                 "throttle": Some(&ours.throttle).filter(|name| !name.is_empty()),
                 "ours": of_ours(ours),
             })),
@@ -337,25 +342,26 @@ fn print(out: &mut Output, report: &ShadowReport, read: &ReadState) -> anyhow::R
 }
 
 fn print_comparison(out: &mut Output, comparison: &Comparison) -> anyhow::Result<()> {
-    let call =
-        |act: &Act| plain(&format!("{}.{} {}", act.client, act.fun, act.target())).trim_end().to_owned();
+    let call = |call: &ObservedCall| {
+        plain(&format!("{}.{} {}", call.client, call.fun, call.target())).trim_end().to_owned()
+    };
     let time = |at: Micros| short(&Json::from(at.iso()));
-    let by = |ours: &Ours| {
+    let by = |ours: &OurCall| {
         let (event, tag, rules, reaction) = (ours.event, &ours.tag, ours.rules.join(", "), ours.reaction);
         plain(&format!("  event {event} {tag} of {}, rule {rules}, reaction {reaction}", time(ours.at)))
             .into_owned()
     };
-    let with = |salts: &Salts| {
-        let named = if salts.act.id.is_empty() {
+    let with = |salts: &SaltsCall| {
+        let named = if salts.call.id.is_empty() {
             String::new()
         } else {
-            format!(", {} of {}", salts.act.id, salts.act.sls)
+            format!(", {} of {}", salts.call.id, salts.call.sls)
         };
         plain(&format!("  Salt's job {} of {}{named}", salts.jid, time(salts.at))).into_owned()
     };
     match comparison {
         Comparison::Differs(ours, salts, fields) => {
-            out.heading(&format!("differs: {}", call(&ours.act)))?;
+            out.heading(&format!("differs: {}", call(&ours.call)))?;
             out.line(&by(ours))?;
             out.line(&with(salts))?;
             let shown = |value: &Option<sls::Value>| match value {
@@ -368,28 +374,28 @@ fn print_comparison(out: &mut Output, comparison: &Comparison) -> anyhow::Result
             }
         }
         Comparison::OnlyOurs(ours) => {
-            out.heading(&format!("only ours: {}", call(&ours.act)))?;
+            out.heading(&format!("only ours: {}", call(&ours.call)))?;
             out.line(&by(ours))?;
-            arguments(out, &ours.act)?;
+            arguments(out, &ours.call)?;
         }
-        Comparison::OnlySalts(salts, barred) => {
-            out.heading(&format!("only Salt's: {}", call(&salts.act)))?;
+        Comparison::OnlySalts(salts, prevented_by) => {
+            out.heading(&format!("only Salt's: {}", call(&salts.call)))?;
             out.line(&with(salts))?;
-            if let Some(ours) = barred {
+            if let Some(ours) = prevented_by {
                 out.line(&by(ours))?;
                 out.line(&plain(&format!("  ours was prevented: {}", ours.why())))?;
             }
-            arguments(out, &salts.act)?;
+            arguments(out, &salts.call)?;
         }
         Comparison::OursFailed(failed, salts) => {
             match salts {
                 Some(salts) => {
-                    out.heading(&format!("ours failed: {}", call(&salts.act)))?;
+                    out.heading(&format!("ours failed: {}", call(&salts.call)))?;
                     out.line(&with(salts))?;
                 }
                 None => out.heading("ours failed, no call of Salt is visible")?,
             }
-            let Failed { event, tag, rules, reaction, .. } = failed;
+            let FailedReaction { event, tag, rules, reaction, .. } = failed;
             let (at, rules) = (time(failed.at), rules.join(", "));
             out.line(&plain(&format!("  event {event} {tag} of {at}, rule {rules}, reaction {reaction}")))?;
             for failure in &failed.failures {
@@ -401,8 +407,8 @@ fn print_comparison(out: &mut Output, comparison: &Comparison) -> anyhow::Result
     Ok(())
 }
 
-fn arguments(out: &mut Output, act: &Act) -> anyhow::Result<()> {
-    if let Some(args) = act.args.as_ref().filter(|args| !args.is_empty()) {
+fn arguments(out: &mut Output, call: &ObservedCall) -> anyhow::Result<()> {
+    if let Some(args) = call.args.as_ref().filter(|args| !args.is_empty()) {
         out.line(&plain(&format!("  arguments {}", json_of(&sls::Value::List(args.clone())))))?;
     }
     Ok(())

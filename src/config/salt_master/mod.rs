@@ -301,7 +301,7 @@ impl SaltMaster {
     }
 
     /// Whether `salt-run reactor.list` sends its request instead of reporting that no reactor runs. It searches for the name as above.
-    pub fn lets_ask_reactor(&self) -> bool {
+    pub fn sends_reactor_requests(&self) -> bool {
         match self.option("engines") {
             Some(Value::List(items)) if !items.is_empty() => items.iter().any(names_reactor),
             Some(Value::Map(map)) if !map.is_empty() => {

@@ -134,7 +134,7 @@ fn engines_can_name_the_reactor() {
 fn a_longer_engine_name_disables_salts_reactor_and_lets_salt_run_ask() {
     let check = |text: &str, runs: bool, asks: bool| {
         let (_dir, master) = read(&[("master", text)]);
-        assert_eq!((master.runs_reactor(), master.lets_ask_reactor()), (runs, asks), "{text}");
+        assert_eq!((master.runs_reactor(), master.sends_reactor_requests()), (runs, asks), "{text}");
     };
     check("id: m\n", false, false);
     check("reactor: [{a: [/a]}]\n", true, true);

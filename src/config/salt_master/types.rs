@@ -60,7 +60,7 @@ impl Type {
     }
 
     /// Types that this type's constructor accepts, but with a change of meaning.
-    fn refuses(self) -> &'static [Type] {
+    fn rejects(self) -> &'static [Type] {
         match self {
             Type::Str => &[Type::List, Type::Tuple, Type::Dict],
             Type::List | Type::Tuple => &[Type::Dict, Type::Str],
@@ -74,7 +74,7 @@ impl Type {
     }
 
     /// Whether `type(value)` succeeds in Python.
-    fn takes(self, value: &Value) -> bool {
+    fn accepts(self, value: &Value) -> bool {
         match self {
             Type::Nothing => false,
             Type::Str | Type::Bool => true,
@@ -144,7 +144,7 @@ pub(super) fn complaints(options: &Map, types: &serde_json::Map<String, serde_js
 }
 
 fn fits_one(wanted: Type, own: Option<Type>, value: &Value) -> bool {
-    own == Some(wanted) || (wanted.takes(value) && !own.is_some_and(|own| wanted.refuses().contains(&own)))
+    own == Some(wanted) || (wanted.accepts(value) && !own.is_some_and(|own| wanted.rejects().contains(&own)))
 }
 
 fn fits_any(wanted: &[Type], own: Option<Type>, value: &Value) -> bool {
@@ -152,7 +152,7 @@ fn fits_any(wanted: &[Type], own: Option<Type>, value: &Value) -> bool {
     is_wanted
         || [Type::Str, Type::List, Type::Tuple, Type::Bool, Type::Int, Type::Float].into_iter().any(|kind| {
             wanted.contains(&kind)
-                && kind.takes(value)
-                && !own.is_some_and(|own| kind.refuses().contains(&own) && !wanted.contains(&own))
+                && kind.accepts(value)
+                && !own.is_some_and(|own| kind.rejects().contains(&own) && !wanted.contains(&own))
         })
 }

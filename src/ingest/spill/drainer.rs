@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::file::{DiskQueue, Hole};
-use super::{BusDependencies, InFlight, PendingBatch, Shared, SpillWriter, State, count_gap, dir_of, offer};
+use super::{
+    BusDependencies, InFlight, PendingBatch, Shared, SpillState, SpillWriter, count_gap, dir_of, offer,
+};
 use crate::clock::Micros;
 use crate::ingest::gap::{Cause, Gap};
 use crate::ingest::master_keys::MasterKeys;
@@ -39,8 +41,8 @@ pub struct SpillDrainer {
     logged_at: Option<Instant>,
     logged_rejection: bool,
     /// Batches that the store accepted, and the time of the last progress.
-    taken: u64,
-    taken_at: Instant,
+    accepted: u64,
+    accepted_at: Instant,
 }
 
 /// The position recorded by an earlier daemon.
@@ -132,8 +134,8 @@ impl SpillDrainer {
             seen_file: None,
             logged_at: None,
             logged_rejection: false,
-            taken: 0,
-            taken_at: Instant::now(),
+            accepted: 0,
+            accepted_at: Instant::now(),
         }
     }
 
@@ -144,15 +146,15 @@ impl SpillDrainer {
             let spilled = self.spill();
             self.save_seen(false);
             let state = self.shared.lock();
-            if state.taken != self.taken || !state.closing {
-                (self.taken, self.taken_at) = (state.taken, Instant::now());
+            if state.accepted != self.accepted || !state.closing {
+                (self.accepted, self.accepted_at) = (state.accepted, Instant::now());
             }
             let empty =
                 state.waiting.is_empty() && state.back.is_empty() && !state.on_disk && self.piece.is_none();
             if state.closing && empty && state.flights.is_empty() && state.stored.is_empty() {
                 break;
             }
-            if state.closing && self.taken_at.elapsed() > SPILL_STOP_TIMEOUT {
+            if state.closing && self.accepted_at.elapsed() > SPILL_STOP_TIMEOUT {
                 drop(state);
                 self.spill_all();
                 break;
@@ -212,7 +214,7 @@ impl SpillDrainer {
     }
 
     /// While the store rejects batches, one is retried at a time, with pauses, to keep the order.
-    fn may_retry(&mut self, state: &State) -> bool {
+    fn may_retry(&mut self, state: &SpillState) -> bool {
         if !state.flights.is_empty() {
             return false;
         }
@@ -249,8 +251,8 @@ impl SpillDrainer {
                 self.stored_before = shared.metrics.entries_stored.get();
             }
             pending_batch.refused += u32::from(alone);
-            let takes_others = shared.metrics.entries_stored.get() > self.stored_before;
-            if pending_batch.refused >= REFUSED_TIMES_MAX && takes_others {
+            let accepts_others = shared.metrics.entries_stored.get() > self.stored_before;
+            if pending_batch.refused >= REFUSED_TIMES_MAX && accepts_others {
                 self.drop_rejected(&mut state, &pending_batch);
                 continue;
             }
@@ -268,7 +270,7 @@ impl SpillDrainer {
     }
 
     /// Drops a batch that the store rejects permanently while it accepts others, and records a gap in its place.
-    fn drop_rejected(&self, state: &mut State, pending_batch: &PendingBatch) {
+    fn drop_rejected(&self, state: &mut SpillState, pending_batch: &PendingBatch) {
         let lost = pending_batch.batch.len() as u64;
         self.shared.metrics.bus_events_lost.add(lost);
         state.lost += lost;

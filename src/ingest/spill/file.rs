@@ -474,7 +474,7 @@ impl DiskQueue {
         }
     }
 
-    /// Opens the next file for reading; false if there is none.
+    /// Opens the next file for reading; false if no file is left.
     fn open_next(&mut self) -> io::Result<bool> {
         let Some(at) = self.files.iter().position(|file| !file.done) else { return Ok(false) };
         let is_tail = at + 1 == self.files.len();

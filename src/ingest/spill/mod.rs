@@ -87,7 +87,7 @@ pub struct Waiting {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct SpillState {
     flights: VecDeque<InFlight>,
     /// The number of the first one in flight.
     first_flight: u64,
@@ -113,9 +113,9 @@ struct State {
     /// The writer is closed.
     closing: bool,
     /// Batches that the store has accepted.
-    taken: u64,
+    accepted: u64,
     /// When it accepted the last one.
-    taken_at: Option<Instant>,
+    accepted_at: Option<Instant>,
     /// Spill files with a stored chunk.
     stored: Vec<u64>,
     disk: (u64, u64),
@@ -124,7 +124,7 @@ struct State {
     logged_loss: Option<Instant>,
 }
 
-impl State {
+impl SpillState {
     /// Whether new events can go directly to the store.
     fn is_clear(&self) -> bool {
         self.waiting.is_empty() && self.back.is_empty() && !self.on_disk && !self.held
@@ -133,8 +133,8 @@ impl State {
     /// The time and number up to which everything is in the log or on disk.
     fn safe(&self) -> (Option<Micros>, u64) {
         let flights = self.flights.iter().map(|flight| &flight.pending_batch);
-        let mut kept_nowhere = flights.chain(&self.back).chain(&self.waiting).filter(|p| p.file.is_none());
-        match (kept_nowhere.next(), &self.losing) {
+        let mut unspilled = flights.chain(&self.back).chain(&self.waiting).filter(|p| p.file.is_none());
+        match (unspilled.next(), &self.losing) {
             (Some(pending_batch), _) => (Some(pending_batch.at), pending_batch.first.saturating_sub(1)),
             (None, Some(losing)) => (losing.begin, self.next_number.saturating_sub(1)),
             (None, None) => (self.read_until, self.next_number.saturating_sub(1)),
@@ -156,7 +156,7 @@ impl State {
 /// State shared by writer, drainer and the store's answers. It holds no sender of `intake`: the store stops when those are dropped.
 #[derive(Debug)]
 pub struct Shared {
-    state: Mutex<State>,
+    state: Mutex<SpillState>,
     changed: Condvar,
     bus: PathBuf,
     clock: Clock,
@@ -164,11 +164,11 @@ pub struct Shared {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SpillState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait<'a>(&self, state: MutexGuard<'a, State>, pause: Duration) -> MutexGuard<'a, State> {
+    fn wait<'a>(&self, state: MutexGuard<'a, SpillState>, pause: Duration) -> MutexGuard<'a, SpillState> {
         self.changed.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner).0
     }
 
@@ -207,13 +207,13 @@ impl Shared {
             while state.flights.front().is_some_and(|flight| flight.stored == Some(true)) {
                 let file = state.flights.pop_front().and_then(|flight| flight.pending_batch.file);
                 state.first_flight += 1;
-                state.taken += 1;
-                state.taken_at = Some(Instant::now());
+                state.accepted += 1;
+                state.accepted_at = Some(Instant::now());
                 state.stored.extend(file);
             }
             // The store accepts the batch that it rejected before.
-            let takes_again = state.held && state.flights.is_empty();
-            state.held &= !takes_again;
+            let accepts_again = state.held && state.flights.is_empty();
+            state.held &= !accepts_again;
         }
         let wakes_drainer = failed || state.closing || !state.is_clear() || !state.stored.is_empty();
         drop(state);
@@ -224,7 +224,12 @@ impl Shared {
 }
 
 /// Offers a batch to the store; false if there is no room.
-fn offer(shared: &Arc<Shared>, state: &mut State, intake: &Intake, pending_batch: &PendingBatch) -> bool {
+fn offer(
+    shared: &Arc<Shared>,
+    state: &mut SpillState,
+    intake: &Intake,
+    pending_batch: &PendingBatch,
+) -> bool {
     let id = state.first_flight + state.flights.len() as u64;
     let answers = shared.clone();
     let done: Done = Box::new(move |outcome| answers.answered(id, outcome));
@@ -270,7 +275,7 @@ pub struct SpillWriter {
 impl SpillWriter {
     /// A writer with an empty spill.
     pub fn new(bus: &Path, intake: Intake, clock: Clock, metrics: Arc<Metrics>) -> Self {
-        let state = State { next_number: 1, ..State::default() };
+        let state = SpillState { next_number: 1, ..SpillState::default() };
         let shared =
             Shared { state: Mutex::new(state), changed: Condvar::new(), bus: bus.to_owned(), clock, metrics };
         Self { shared: Arc::new(shared), intake }
@@ -297,7 +302,7 @@ impl SpillWriter {
             let began = Instant::now();
             state = self.shared.wait(state, Duration::from_millis(2));
             // A busy store that makes progress may set the pace.
-            if state.taken_at.is_none_or(|at| at.elapsed() > SPILL_AFTER) {
+            if state.accepted_at.is_none_or(|at| at.elapsed() > SPILL_AFTER) {
                 state.timeout = state.timeout.saturating_sub(began.elapsed());
             }
         }
@@ -336,7 +341,7 @@ impl SpillWriter {
         self.shared.changed.notify_all();
     }
 
-    fn take(&self, state: &mut State, batch: Batch, at: Micros) {
+    fn take(&self, state: &mut SpillState, batch: Batch, at: Micros) {
         let first = state.next_number;
         state.next_number += batch.len() as u64;
         let pending_batch =
@@ -349,7 +354,7 @@ impl SpillWriter {
         self.shared.changed.notify_all();
     }
 
-    fn lose(&self, state: &mut State, events: u64, at: Micros) {
+    fn lose(&self, state: &mut SpillState, events: u64, at: Micros) {
         self.shared.metrics.bus_events_lost.add(events);
         state.lost += events;
         let gap = state.losing.get_or_insert(Gap {
@@ -369,7 +374,7 @@ impl SpillWriter {
         }
     }
 
-    fn count_gap(&self, state: &mut State, gap: &Gap) {
+    fn count_gap(&self, state: &mut SpillState, gap: &Gap) {
         state.gaps += 1;
         count_gap(&self.shared, gap);
     }

@@ -516,13 +516,13 @@ fn a_foreign_file_is_quarantined_and_does_not_block_the_spill() {
     put("18446744073709551615.spill", b"SCSPILL1");
     put("99999999999999999999999.read", b"");
     put("1.spill", b"SCSPILL1");
-    put("0000000003.spill", b"the notes of somebody");
+    put("0000000003.spill", b"notes of a user");
     put("0000000003.spill.aside", b"older notes");
     std::fs::create_dir(dir.join("0000000004.read")).unwrap();
     put("notes.txt", b"unrelated");
     let (mut queue, found) = open(&dir);
     assert_eq!((found.events, found.quarantined), (1, 7));
-    assert_eq!(std::fs::read(dir.join("0000000003.spill.aside-1")).unwrap(), b"the notes of somebody");
+    assert_eq!(std::fs::read(dir.join("0000000003.spill.aside-1")).unwrap(), b"notes of a user");
     assert_eq!(std::fs::read(dir.join("0000000003.spill.aside")).unwrap(), b"older notes");
     assert!(dir.join("notes.txt").exists() && dir.join("0000000004.read.aside").is_dir());
     queue.append(&event(2, 10), 2).unwrap();

@@ -1,4 +1,4 @@
-//! A case as its file says, and the directory in which it is played.
+//! A case of a file, and the directory in which it runs.
 
 use std::fs;
 use std::io;
@@ -9,7 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::Value as Json;
 
-/// Why a case cannot be judged.
+/// Why a case cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum CaseError {
     /// It cannot be read or written.
@@ -35,7 +35,7 @@ pub enum CaseError {
 pub struct Case {
     /// Its name.
     pub id: String,
-    /// What the case says about following Salt.
+    /// The case's advice about following Salt.
     pub advice: String,
     pub(super) master_config: String,
     pub(super) files: Vec<(String, FileText)>,
@@ -83,7 +83,7 @@ impl Case {
         let flag = |name: &str, otherwise| input.get(name).and_then(Json::as_bool).unwrap_or(otherwise);
         let mut files = Vec::new();
         if let Some(given) = input.get("files") {
-            for (name, content) in given.as_object().ok_or("`files` is no object")? {
+            for (name, content) in given.as_object().ok_or("`files` is not an object")? {
                 files.push((name.clone(), file_text(content).ok_or("a file is neither text nor `$bytes`")?));
             }
         }
@@ -102,7 +102,7 @@ impl Case {
             unordered_renders: flag("unordered_renders", false),
             expect: json
                 .get("expect")
-                .ok_or("no `expect`: let tests/lab/reactor_oracle.py write it")?
+                .ok_or("no `expect`: record it with tests/lab/reactor_oracle.py")?
                 .clone(),
         })
     }
@@ -119,7 +119,7 @@ fn file_text(content: &Json) -> Option<FileText> {
     }
 }
 
-/// The master that every case has, before its own configuration.
+/// The base configuration of each case.
 const BASE: &str = "\
 root_dir: ${ROOT}
 user: root
@@ -134,27 +134,27 @@ pillar_roots:
     - ${ROOT}/srv/pillar
 ";
 
-/// The key of every case's master.
+/// The key of the master.
 const MASTER_KEY: &str = "test-master-key";
 
-/// Where the master caches, below the root.
+/// The cache of the master, below the root directory.
 const CACHE: &str = "/var/cache/salt/master";
 
-/// The directory of a case; it goes when this is dropped.
+/// The directory of a case; removed on drop.
 #[derive(Debug)]
-pub(super) struct Stage {
+pub(super) struct CaseDir {
     root: String,
 }
 
-impl Drop for Stage {
+impl Drop for CaseDir {
     fn drop(&mut self) {
-        // What cannot be removed is left for the system to clear.
+        // On failure the directory is left in the temporary directory.
         let _ = fs::remove_dir_all(&self.root);
     }
 }
 
-impl Stage {
-    /// Lays the case's files out.
+impl CaseDir {
+    /// Creates the directory with the case's files.
     pub(super) fn set(case: &Case) -> Result<Self, CaseError> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -163,18 +163,18 @@ impl Stage {
         let io = |path: &Path, error| CaseError::Io { path: path.to_owned(), error };
         fs::create_dir(&dir).map_err(|error| io(&dir, error))?;
         let dir = dir.canonicalize().map_err(|error| io(&dir, error))?;
-        let stage = Self { root: dir.to_string_lossy().into_owned() };
+        let case_dir = Self { root: dir.to_string_lossy().into_owned() };
         for dir in ["srv/salt", "srv/salt-dev", "srv/pillar", "srv/reactor", "etc/salt/master.d"] {
-            let path = PathBuf::from(&stage.root).join(dir);
+            let path = PathBuf::from(&case_dir.root).join(dir);
             fs::create_dir_all(&path).map_err(|error| io(&path, error))?;
         }
         let config = FileText::Text(format!("{BASE}{}", case.master_config));
-        stage.write("etc/salt/master", &config)?;
-        stage.write(&format!("{CACHE}/.root_key"), &FileText::Text(MASTER_KEY.to_owned()))?;
+        case_dir.write("etc/salt/master", &config)?;
+        case_dir.write(&format!("{CACHE}/.root_key"), &FileText::Text(MASTER_KEY.to_owned()))?;
         for (name, text) in &case.files {
-            stage.write(name, text)?;
+            case_dir.write(name, text)?;
         }
-        Ok(stage)
+        Ok(case_dir)
     }
 
     fn write(&self, name: &str, text: &FileText) -> Result<(), CaseError> {
@@ -184,7 +184,7 @@ impl Stage {
         if name.split('/').any(|part| part == "..") {
             return Err(CaseError::NoCase {
                 path,
-                what: "a file lies outside of the case's directory".to_owned(),
+                what: "a file is outside of the case's directory".to_owned(),
             });
         }
         if let Some(dir) = path.parent() {
@@ -201,12 +201,12 @@ impl Stage {
         PathBuf::from(&self.root).join("etc/salt/master")
     }
 
-    /// An event with the names of this directory in it.
+    /// Replaces placeholders by the directory.
     pub(super) fn placed(&self, json: &Json) -> Json {
         mapped(json, &|text| text.replace("${ROOT}", &self.root))
     }
 
-    /// What came out, with the names of the case files.
+    /// Replaces the directory by placeholders.
     pub(super) fn general(&self, json: &Json) -> Json {
         let cache = format!("{}{CACHE}", self.root);
         mapped(json, &|text| {
@@ -216,7 +216,7 @@ impl Stage {
     }
 }
 
-/// Python prints where an object lies; that says nothing.
+/// Replaces addresses of Python objects, which differ each time.
 fn without_addresses(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;

@@ -1,11 +1,11 @@
-//! Plays one case through the pipeline and compares.
+//! Runs a case through the pipeline and compares the results.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use serde_json::{Value as Json, json};
 
-use super::case::{Case, Stage, mapped};
+use super::case::{Case, CaseDir, mapped};
 use super::compare::{difference, parting, short};
 use super::{CaseResult, ConformanceOptions, Difference, Layer};
 use crate::config::salt_master::SaltMaster;
@@ -17,29 +17,29 @@ use crate::reactor::pipeline::{Body, Pipeline, Worker};
 use crate::reactor::salt::{Salt, SaltAnswer, SaltError, SaltFile, SaltRendered};
 use crate::sls::{Map, Value};
 
-/// Judges one case.
-pub fn judge(case: &Case, options: &ConformanceOptions) -> CaseResult {
-    let mut verdict =
+/// Runs a case.
+pub fn check_case(case: &Case, options: &ConformanceOptions) -> CaseResult {
+    let mut result =
         CaseResult { id: case.id.clone(), differences: Vec::new(), excused: Vec::new(), needs_salt: None };
-    let stage = match Stage::set(case) {
-        Ok(stage) => stage,
+    let dir = match CaseDir::set(case) {
+        Ok(dir) => dir,
         Err(error) => {
-            verdict.differences.push(Difference {
+            result.differences.push(Difference {
                 event: 0,
                 layer: Layer::Case,
                 what: error.to_string(),
                 lesser: false,
             });
-            return verdict;
+            return result;
         }
     };
     let mut differences = Differences { all: Vec::new(), event: 0 };
-    let master = SaltMaster::read(&stage.config());
-    configuration(case, &stage, &master, &mut differences);
-    let salt = Arc::new(CaseSalt::new(case, &stage, options));
+    let master = SaltMaster::read(&dir.config());
+    configuration(case, &dir, &master, &mut differences);
+    let salt = Arc::new(CaseSalt::new(case, &dir, options));
     let pipeline = Pipeline::new(&master, Arc::clone(&salt) as Arc<dyn Salt>).with_full_pool(case.pool_full);
     pipeline.set_leader(case.is_leader);
-    // What is wrong with the rules is said once, when they are read.
+    // Errors in the rules are logged once, when they are read.
     let rules_errors = pipeline.rules().map_or(0, |rules| errors(&rules.notes));
     let mut worker = Worker::new(Arc::new(pipeline));
     let expected = case.expect.get("events").and_then(Json::as_array).cloned().unwrap_or_default();
@@ -48,7 +48,7 @@ pub fn judge(case: &Case, options: &ConformanceOptions) -> CaseResult {
     let mut changed = false;
     for (number, event) in case.events.iter().enumerate() {
         differences.event = number + 1;
-        let event = stage.placed(event);
+        let event = dir.placed(event);
         let tag = event.get("tag").and_then(Json::as_str).unwrap_or_default();
         let data = event.get("data").map_or(Value::Null, decode);
         let outcome = worker.react(tag, Body::Value(&data), Detail::Everything);
@@ -57,14 +57,14 @@ pub fn judge(case: &Case, options: &ConformanceOptions) -> CaseResult {
             salt.wanted.get_or_init(|| format!("{}: {}", file.file, file.why));
         }
         let Some(expected) = expected.get(number) else {
-            // Salt's process is dead by now; that this event was served is all there is to see.
+            // Salt's process died before, so the case has no results for this event.
             if !crashed {
-                differences.add(Layer::Case, "the case expects nothing of this event".to_owned());
+                differences.add(Layer::Case, "the case has no results for this event".to_owned());
             }
             continue;
         };
-        let mut got = Got::of(&outcome, &stage);
-        // A renderer's own kind of text prints with quotes, which are no part of it; the cases hold what is printed.
+        let mut got = Got::of(&outcome, &dir);
+        // Text from a Python renderer is printed with quotes; the cases hold the printed form.
         let unquoted = if foreign { got.unquote().then(|| unquoted(expected)) } else { None };
         let expected = unquoted.as_ref().unwrap_or(expected);
         if expected.get("crash").is_some() {
@@ -73,10 +73,10 @@ pub fn judge(case: &Case, options: &ConformanceOptions) -> CaseResult {
         } else {
             let before = differences.all.len();
             layers(case, expected, &got, &mut differences);
-            // Salt 3008.3 adds to and deletes from a copy. Here that takes effect, and what then matches is no fault.
+            // Salt 3008.3 changes a copy of the rules. Here the changes take effect, so further matches are correct.
             let since = differences.all.get(before..).unwrap_or_default();
             if changed && since.iter().any(|difference| difference.layer == Layer::Matched) {
-                verdict.excused.extend(differences.all.split_off(before));
+                result.excused.extend(differences.all.split_off(before));
                 continue;
             }
         }
@@ -86,22 +86,22 @@ pub fn judge(case: &Case, options: &ConformanceOptions) -> CaseResult {
         });
         more_errors |= errors(&outcome.notes) > salt_s;
     }
-    // Where Salt itself is at fault, doing otherwise is fine, as long as that is no failure of ours.
+    // Where Salt has a defect, a difference is accepted unless it is an error of ours.
     if case.advice.starts_with("salt-defect") && !more_errors {
-        verdict.excused.append(&mut differences.all);
+        result.excused.append(&mut differences.all);
     } else {
-        verdict.differences = differences.all;
+        result.differences = differences.all;
     }
-    if !verdict.differences.is_empty() && !salt.is_whole() {
-        verdict.needs_salt = salt.wanted.get().map(|why| match stage.general(&Json::from(why.as_str())) {
+    if !result.differences.is_empty() && !salt.is_whole() {
+        result.needs_salt = salt.wanted.get().map(|why| match dir.general(&Json::from(why.as_str())) {
             Json::String(why) => why,
             other => other.to_string(),
         });
     }
-    verdict
+    result
 }
 
-/// Was a rule added or deleted?
+/// True if a rule was added or deleted.
 fn changes_rules(fired: &Fired) -> bool {
     let result = fired.data.as_map().and_then(|data| data.get("result")).and_then(Value::as_map);
     (fired.tag.ends_with("/add-complete") || fired.tag.ends_with("/delete-complete"))
@@ -129,7 +129,7 @@ impl Differences {
     }
 }
 
-/// An outcome as the cases write it.
+/// An outcome in the form of the cases.
 struct Got {
     matched: Json,
     renders: Vec<(String, Option<String>)>,
@@ -142,9 +142,9 @@ struct Got {
 }
 
 impl Got {
-    fn of(outcome: &Outcome, stage: &Stage) -> Self {
-        let general = |json: Json| stage.general(&json);
-        let text = |text: &str| match stage.general(&Json::from(text)) {
+    fn of(outcome: &Outcome, dir: &CaseDir) -> Self {
+        let general = |json: Json| dir.general(&json);
+        let text = |text: &str| match dir.general(&Json::from(text)) {
             Json::String(text) => text,
             other => other.to_string(),
         };
@@ -183,13 +183,13 @@ impl Got {
                     .map(|fired| json!({"tag": fired.tag, "data": encode(&fired.data)}))
                     .collect(),
             ),
-            logs: logs(&outcome.notes, stage),
+            logs: logs(&outcome.notes, dir),
         }
     }
 }
 
 impl Got {
-    /// Takes the quotes of printed text away; true, so that the other side can be done the same to.
+    /// Removes the quotes of printed text; true if the expected text must be treated equally.
     fn unquote(&mut self) -> bool {
         for part in [&mut self.high, &mut self.low, &mut self.calls] {
             *part = unquoted(part);
@@ -205,15 +205,15 @@ fn unquoted(json: &Json) -> Json {
     })
 }
 
-/// Level and beginning of the records that Salt would have written.
-fn logs(notes: &[Note], stage: &Stage) -> Vec<(String, String)> {
+/// Level and message prefix of the log records that correspond to Salt's.
+fn logs(notes: &[Note], dir: &CaseDir) -> Vec<(String, String)> {
     notes
         .iter()
         .filter(|note| {
             note.level >= NoteLevel::Warning && LOGGERS.iter().any(|name| note.logger.starts_with(name))
         })
         .map(|note| {
-            let message = stage.general(&Json::from(note.message.as_str()));
+            let message = dir.general(&Json::from(note.message.as_str()));
             (note.level.name().to_owned(), beginning(message.as_str().unwrap_or_default()))
         })
         .collect()
@@ -229,7 +229,7 @@ fn expected_logs(expected: Option<&Json>) -> Vec<(String, String)> {
         .collect()
 }
 
-/// The part of a message that tells what kind it is.
+/// The constant part of a message.
 fn beginning(message: &str) -> String {
     message.split([':', '\'', '"']).next().unwrap_or_default().trim_end().to_owned()
 }
@@ -239,15 +239,15 @@ fn lists(logs: &[(String, String)]) -> String {
     if rows.is_empty() { "nothing".to_owned() } else { rows.join(" | ") }
 }
 
-fn configuration(case: &Case, stage: &Stage, master: &SaltMaster, differences: &mut Differences) {
+fn configuration(case: &Case, dir: &CaseDir, master: &SaltMaster, differences: &mut Differences) {
     if let Some(expected) = case.expect.get("effective_reactor") {
-        let got = stage.general(&master.option("reactor").map_or(Json::Null, encode));
+        let got = dir.general(&master.option("reactor").map_or(Json::Null, encode));
         differences.compare(Layer::EffectiveReactor, expected, &got, false);
     }
-    // Salt logs a file that it cannot read twice.
+    // Salt logs an unreadable file twice.
     let mut rows = case.expect.get("config_logs").and_then(Json::as_array).cloned().unwrap_or_default();
     rows.dedup_by(|a, b| a.get("message") == b.get("message"));
-    let (expected, got) = (expected_logs(Some(&Json::from(rows))), logs(&master.notes, stage));
+    let (expected, got) = (expected_logs(Some(&Json::from(rows))), logs(&master.notes, dir));
     if expected != got {
         differences.add(Layer::ConfigLogs, format!("expected {}, got {}", lists(&expected), lists(&got)));
     }
@@ -319,7 +319,7 @@ fn renders(
     }
 }
 
-/// The text of an exception is Python's; that one was raised is what counts.
+/// Compares calls, but not the texts of exceptions, which are Python's.
 fn salt_calls(expected: &Json, got: &Json, differences: &mut Differences) {
     let without_texts = |json: &Json| -> Json {
         let rows = json.as_array().map(Vec::as_slice).unwrap_or_default();
@@ -336,10 +336,13 @@ fn salt_calls(expected: &Json, got: &Json, differences: &mut Differences) {
     differences.compare(Layer::SaltCalls, &without_texts(expected), &without_texts(got), false);
 }
 
-/// Salt's process died here. An ERROR must say so, and what Salt did before must have been done.
+/// Checks an event of which Salt's process died: an ERROR is required, and everything that Salt did before.
 fn after_crash(expected: &Json, got: &Got, errors: usize, differences: &mut Differences) {
     if errors == 0 {
-        differences.add(Layer::Logs, "Salt dies here, which must be an ERROR; nothing is said".to_owned());
+        differences.add(
+            Layer::Logs,
+            "Salt's process dies here, which must cause an ERROR; none was logged".to_owned(),
+        );
     }
     let empty = Vec::new();
     let calls = expected.get("calls").and_then(Json::as_array).unwrap_or(&empty);
@@ -363,18 +366,18 @@ fn after_crash(expected: &Json, got: &Got, errors: usize, differences: &mut Diff
     }
 }
 
-/// Salt as a case has it: what the case stubs, and a real one behind it if there is a Python.
+/// The stubs of a case, and Salt behind them if a Python is given.
 struct CaseSalt {
     stubs: serde_json::Map<String, Json>,
     helper: Option<Helper>,
-    /// What Salt was wanted for first.
+    /// The first function that is not stubbed.
     wanted: OnceLock<String>,
 }
 
 impl CaseSalt {
-    fn new(case: &Case, stage: &Stage, options: &ConformanceOptions) -> Self {
+    fn new(case: &Case, dir: &CaseDir, options: &ConformanceOptions) -> Self {
         let helper = options.salt_python.as_ref().map(|python| {
-            let mut options = HelperOptions::new(python, stage.config());
+            let mut options = HelperOptions::new(python, dir.config());
             options.stubs = case.salt_stubs.clone();
             Helper::new(options)
         });
@@ -385,13 +388,13 @@ impl CaseSalt {
         }
     }
 
-    /// Is there a Python with Salt?
+    /// True if there is a Python with Salt.
     fn is_whole(&self) -> bool {
         self.helper.as_ref().is_some_and(|helper| matches!(helper.salt_version(), Ok(Some(_))))
     }
 
     fn helper(&self) -> Result<&Helper, SaltError> {
-        self.helper.as_ref().ok_or_else(|| SaltError::Absent("no Python with Salt is given".to_owned()))
+        self.helper.as_ref().ok_or_else(|| SaltError::Absent("no Python with Salt given".to_owned()))
     }
 }
 

@@ -1,34 +1,30 @@
-//! When two JSON values of a case mean the same.
+//! Comparison of JSON values of cases.
 
 use std::fmt::Write as _;
 
 use serde_json::Value as Json;
 
-/// What differs, as `path: expected .., got ..`; none if they mean the same.
+/// The first difference, as `path: expected .., got ..`; `None` for equivalent values.
 ///
-/// An empty tuple is an empty list, and a set has no order. Keys have an order only where `ordered` says so: below the first level of
-/// mappings, where users can see it.
+/// An empty tuple equals an empty list, and a set has no order. With `ordered` the order of keys counts below the first level of mappings,
+/// where it is visible to users.
 pub(super) fn difference(expected: &Json, got: &Json, ordered: bool) -> Option<String> {
     let mut path = String::new();
     differ(expected, got, ordered, 0, &mut path)
 }
 
 fn differ(expected: &Json, got: &Json, ordered: bool, depth: usize, path: &mut String) -> Option<String> {
-    let told = |path: &str| {
-        let place = if path.is_empty() { String::new() } else { format!("{path}: ") };
-        Some(format!("{place}expected {}, got {}", short(expected), short(got)))
-    };
+    let prefix = |path: &str| if path.is_empty() { String::new() } else { format!("{path}: ") };
+    let difference_at =
+        |path: &str| Some(format!("{}expected {}, got {}", prefix(path), short(expected), short(got)));
     let (expected, got) = (plain(expected), plain(got));
     match (expected, got) {
         (Json::Array(a), Json::Array(b)) => {
             if a.len() != b.len() {
-                let place = if path.is_empty() { String::new() } else { format!("{path}: ") };
+                let (a, b, expected, got) = (a.len(), b.len(), short(expected), short(got));
                 return Some(format!(
-                    "{place}expected {} items, got {}: expected {}, got {}",
-                    a.len(),
-                    b.len(),
-                    short(expected),
-                    short(got)
+                    "{}expected {a} items, got {b}: expected {expected}, got {got}",
+                    prefix(path)
                 ));
             }
             for (number, (a, b)) in a.iter().zip(b).enumerate() {
@@ -43,7 +39,7 @@ fn differ(expected: &Json, got: &Json, ordered: bool, depth: usize, path: &mut S
         }
         (Json::Object(a), Json::Object(b)) => {
             if let (Some(a), Some(b)) = (members(a), members(b)) {
-                return if same_members(a, b) { None } else { told(path) };
+                return if same_members(a, b) { None } else { difference_at(path) };
             }
             if let Some(key) = a.keys().find(|key| !b.contains_key(*key)) {
                 return Some(format!("{path}.{key}: expected {}, got nothing", short(&a[key.as_str()])));
@@ -68,11 +64,11 @@ fn differ(expected: &Json, got: &Json, ordered: bool, depth: usize, path: &mut S
             None
         }
         (a, b) if a == b => None,
-        _ => told(path),
+        _ => difference_at(path),
     }
 }
 
-/// An empty tuple as the empty list.
+/// Converts an empty tuple to an empty list.
 fn plain(json: &Json) -> &Json {
     match json.as_object().filter(|object| object.len() == 1).and_then(|object| object.get("$tuple")) {
         Some(items) if items.as_array().is_some_and(Vec::is_empty) => items,
@@ -93,7 +89,7 @@ fn same_members(a: &[Json], b: &[Json]) -> bool {
     sorted(a) == sorted(b)
 }
 
-/// A value on one line, cut.
+/// A value on one line, truncated.
 pub(super) fn short(json: &Json) -> String {
     const LONG: usize = 160;
     let text = json.to_string();
@@ -103,7 +99,7 @@ pub(super) fn short(json: &Json) -> String {
     }
 }
 
-/// Where two texts part, for texts too long to print.
+/// The first differing part of two long texts.
 pub(super) fn parting(expected: &str, got: &str) -> String {
     let same = expected.chars().zip(got.chars()).take_while(|(a, b)| a == b).count();
     let line = expected.chars().take(same).filter(|c| *c == '\n').count() + 1;

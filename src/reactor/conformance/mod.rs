@@ -1,7 +1,7 @@
-//! Conformance with Salt, judged by cases: a configuration, files and events, and what Salt's own reactor made of them.
+//! Conformance with Salt, by cases: a configuration, files, events, and the results of Salt's own reactor.
 //!
-//! Cases are JSON files, one each; `tests/data/reactor-cases/README.md` says how they are written, and
-//! `tests/lab/reactor_oracle.py` writes what they expect with a real Salt. No case is known to the program by name.
+//! Each case is a JSON file; `tests/data/reactor-cases/README.md` describes the form. `tests/lab/reactor_oracle.py` records the expected
+//! results with a real Salt. The program has no exceptions for individual cases.
 
 mod case;
 mod check;
@@ -13,27 +13,27 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value as Json, json};
 
 pub use self::case::{Case, CaseError, read_cases};
-pub use self::check::judge;
+pub use self::check::check_case;
 
-/// What is needed beside the cases.
+/// Options of a run.
 #[derive(Debug, Clone, Default)]
 pub struct ConformanceOptions {
-    /// The Python with Salt in it, for cases that need it.
+    /// A Python with Salt, for cases that require it.
     pub salt_python: Option<PathBuf>,
 }
 
-/// A part of a case, in the order in which it is looked at.
+/// A part of a case, in the order of comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Layer {
     /// The case itself.
     Case,
     /// The option `reactor` as read.
     EffectiveReactor,
-    /// What reading the configuration logged.
+    /// Log records of reading the configuration.
     ConfigLogs,
     /// References that matched.
     Matched,
-    /// Texts that Jinja made.
+    /// Texts rendered by Jinja.
     Renders,
     /// Parsed and padded data.
     High,
@@ -41,7 +41,7 @@ pub enum Layer {
     Low,
     /// Calls in order.
     Calls,
-    /// Functions that templates called.
+    /// Functions called by templates.
     SaltCalls,
     /// Events that were fired.
     Fired,
@@ -50,7 +50,7 @@ pub enum Layer {
 }
 
 impl Layer {
-    /// Its name in the case files.
+    /// The name in the case files.
     pub fn name(self) -> &'static str {
         match self {
             Layer::Case => "case",
@@ -68,16 +68,16 @@ impl Layer {
     }
 }
 
-/// Something that is not as in Salt.
+/// A difference from Salt.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Difference {
     /// The event, from 1; 0 is the configuration.
     pub event: usize,
-    /// Where.
+    /// The differing part.
     pub layer: Layer,
-    /// What was expected and what came.
+    /// The expected and the actual value.
     pub what: String,
-    /// Only the spelling of a rendered text differs; what it means is the same.
+    /// True if only a rendered text differs, with the same meaning.
     pub lesser: bool,
 }
 
@@ -87,25 +87,25 @@ impl fmt::Display for Difference {
             write!(f, "event {}: ", self.event)?;
         }
         write!(f, "{}: {}", self.layer.name(), self.what)?;
-        if self.lesser { f.write_str(" (only spelled differently)") } else { Ok(()) }
+        if self.lesser { f.write_str(" (only the text differs)") } else { Ok(()) }
     }
 }
 
-/// How one case went.
+/// The result of a case.
 #[derive(Debug, Clone)]
 pub struct CaseResult {
     /// The case.
     pub id: String,
-    /// What is not as in Salt, by event and layer; empty if the case passed.
+    /// Differences, by event and layer; empty if the case passed.
     pub differences: Vec<Difference>,
-    /// What is not as in Salt, and need not be: the case says that Salt is at fault there.
+    /// Accepted differences, because the case marks a defect of Salt.
     pub excused: Vec<Difference>,
-    /// It could not be judged without Salt's own Python.
+    /// The reason if the case needs Salt's own Python.
     pub needs_salt: Option<String>,
 }
 
 impl CaseResult {
-    /// Is everything as it should be?
+    /// True without differences.
     pub fn passed(&self) -> bool {
         self.differences.is_empty()
     }
@@ -116,7 +116,7 @@ impl fmt::Display for CaseResult {
         let Some(first) = self.differences.first() else { return write!(f, "PASS {}", self.id) };
         write!(f, "FAIL {}: {first}", self.id)?;
         if let Some(why) = &self.needs_salt {
-            write!(f, "; it needs Salt's own Python (--salt-python): {why}")?;
+            write!(f, "; requires Salt's own Python (--salt-python): {why}")?;
         }
         match self.differences.len() - 1 {
             0 => Ok(()),
@@ -125,59 +125,59 @@ impl fmt::Display for CaseResult {
     }
 }
 
-/// How all cases went.
+/// The results of all cases.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
-    /// Each case.
-    pub verdicts: Vec<CaseResult>,
+    /// One per case.
+    pub results: Vec<CaseResult>,
 }
 
 impl Report {
     /// The cases that did not pass.
     pub fn failing(&self) -> impl Iterator<Item = &CaseResult> {
-        self.verdicts.iter().filter(|verdict| !verdict.passed())
+        self.results.iter().filter(|result| !result.passed())
     }
 
-    /// As a program reads it.
+    /// The form of `--output json`.
     pub fn to_json(&self) -> Json {
         let failing: Vec<&CaseResult> = self.failing().collect();
         json!({
-            "passed": self.verdicts.len() - failing.len(),
+            "passed": self.results.len() - failing.len(),
             "failed": failing.len(),
-            "ids": failing.iter().map(|verdict| verdict.id.as_str()).collect::<Vec<_>>(),
+            "ids": failing.iter().map(|result| result.id.as_str()).collect::<Vec<_>>(),
             "need_salt": failing
                 .iter()
-                .filter(|verdict| verdict.needs_salt.is_some())
-                .map(|verdict| verdict.id.as_str())
+                .filter(|result| result.needs_salt.is_some())
+                .map(|result| result.id.as_str())
                 .collect::<Vec<_>>(),
             "differences": failing
                 .iter()
-                .map(|verdict| {
-                    let all = verdict.differences.iter().map(ToString::to_string).collect::<Vec<_>>();
-                    (verdict.id.clone(), Json::from(all))
+                .map(|result| {
+                    let all = result.differences.iter().map(ToString::to_string).collect::<Vec<_>>();
+                    (result.id.clone(), Json::from(all))
                 })
                 .collect::<serde_json::Map<_, _>>(),
         })
     }
 
-    /// The closing line.
+    /// The last line of the output.
     pub fn summary(&self) -> String {
         let failing: Vec<&CaseResult> = self.failing().collect();
-        let need_salt = failing.iter().filter(|verdict| verdict.needs_salt.is_some()).count();
+        let need_salt = failing.iter().filter(|result| result.needs_salt.is_some()).count();
         let mut line = format!(
             "{} cases: {} passed, {} failed",
-            self.verdicts.len(),
-            self.verdicts.len() - failing.len(),
+            self.results.len(),
+            self.results.len() - failing.len(),
             failing.len()
         );
         if need_salt > 0 {
-            let _ = write!(line, " ({need_salt} of them for want of Salt's own Python: --salt-python)");
+            let _ = write!(line, " ({need_salt} of them require Salt's own Python: --salt-python)");
         }
         line
     }
 }
 
-/// Judges all cases of these directories, telling each verdict as it is reached.
+/// Runs all cases of these directories, and passes each result to `report`.
 pub fn run(
     dirs: &[PathBuf],
     options: &ConformanceOptions,
@@ -186,8 +186,8 @@ pub fn run(
     let mut report = Report::default();
     for dir in dirs {
         for path in read_cases(Path::new(dir))? {
-            let verdict = match Case::read(&path) {
-                Ok(case) => judge(&case, options),
+            let result = match Case::read(&path) {
+                Ok(case) => check_case(&case, options),
                 Err(error) => CaseResult {
                     id: path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default(),
                     differences: vec![Difference {
@@ -200,8 +200,8 @@ pub fn run(
                     needs_salt: None,
                 },
             };
-            tell(&verdict);
-            report.verdicts.push(verdict);
+            tell(&result);
+            report.results.push(result);
         }
     }
     Ok(report)

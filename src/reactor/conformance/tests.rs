@@ -1,4 +1,4 @@
-//! The judge must be able to say no.
+//! Each kind of difference must be detected.
 
 use serde_json::{Value as Json, json};
 
@@ -50,17 +50,17 @@ fn good() -> Json {
     })
 }
 
-fn verdict(case: &Json) -> CaseResult {
+fn result(case: &Json) -> CaseResult {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("case.json"), case.to_string()).unwrap();
     let report = run(&[dir.path().to_owned()], &ConformanceOptions::default(), |_| {}).unwrap();
-    report.verdicts.into_iter().next().unwrap()
+    report.results.into_iter().next().unwrap()
 }
 
 #[test]
-fn a_case_that_is_as_salt_does_passes() {
-    let verdict = verdict(&good());
-    assert!(verdict.passed(), "{:#?}", verdict.differences);
+fn a_case_that_matches_salt_passes() {
+    let result = result(&good());
+    assert!(result.passed(), "{:#?}", result.differences);
 }
 
 #[test]
@@ -68,9 +68,9 @@ fn every_layer_is_compared() {
     let check = |pointer: &str, other: Json, layer: Layer| {
         let mut case = good();
         *case.pointer_mut(pointer).unwrap_or_else(|| panic!("no {pointer}")) = other;
-        let verdict = verdict(&case);
-        let found: Vec<Layer> = verdict.differences.iter().map(|difference| difference.layer).collect();
-        assert_eq!(found, [layer], "{pointer}: {:#?}", verdict.differences);
+        let result = result(&case);
+        let found: Vec<Layer> = result.differences.iter().map(|difference| difference.layer).collect();
+        assert_eq!(found, [layer], "{pointer}: {:#?}", result.differences);
     };
     check("/expect/effective_reactor", json!([]), Layer::EffectiveReactor);
     let event = |name: &str| format!("/expect/events/0/{name}");
@@ -83,29 +83,29 @@ fn every_layer_is_compared() {
     check(&event("logs"), json!([]), Layer::Logs);
     let mut case = good();
     case["expect"]["events"][0]["fired"] = json!([{"tag": "x", "data": {}}]);
-    assert_eq!(verdict(&case).differences[0].layer, Layer::Fired);
+    assert_eq!(result(&case).differences[0].layer, Layer::Fired);
     case = good();
     case["expect"]["events"][0]["salt_calls"] =
         json!([{"fun": "x", "args": [], "kwargs": {}, "return": null}]);
-    assert_eq!(verdict(&case).differences[0].layer, Layer::SaltCalls);
+    assert_eq!(result(&case).differences[0].layer, Layer::SaltCalls);
 }
 
 #[test]
-fn where_salt_dies_an_error_must_stand() {
+fn an_error_is_required_where_salt_dies() {
     let mut case = good();
     case["expect"]["events"] = json!([{"calls": [], "logs": [], "crash": {"type": "X", "message": "x"}}]);
-    assert!(verdict(&case).passed(), "the missing file is an ERROR");
+    assert!(result(&case).passed(), "the missing file is an ERROR");
     case["input"]["master_config"] = json!("reactor: []\n");
     case["expect"]["effective_reactor"] = json!([]);
-    assert_eq!(verdict(&case).differences[0].layer, Layer::Logs);
+    assert_eq!(result(&case).differences[0].layer, Layer::Logs);
 }
 
 #[test]
-fn a_file_that_is_no_case_fails() {
+fn an_invalid_case_fails() {
     let mut case = good();
     case.as_object_mut().unwrap().remove("expect");
-    let verdict = verdict(&case);
-    assert_eq!(verdict.id, "case");
-    assert_eq!(verdict.differences[0].layer, Layer::Case);
-    assert!(verdict.to_string().starts_with("FAIL case: case: "));
+    let result = result(&case);
+    assert_eq!(result.id, "case");
+    assert_eq!(result.differences[0].layer, Layer::Case);
+    assert!(result.to_string().starts_with("FAIL case: case: "));
 }

@@ -1,11 +1,11 @@
-//! From an event to tasks: when it comes, and when its turn comes.
+//! Creation of tasks from events, on arrival and at their turn.
 
 use std::sync::Arc;
 
 use super::engine::Shared;
-use super::queues::{Item, Rules};
+use super::queues::{QueueItem, RuleSet};
 use super::scheduler::{Slot, Task};
-use super::throttle::Start;
+use super::throttle::Admission;
 use super::worker::Step;
 use super::{Event, SeqNo, lock, micros};
 use crate::clock::Micros;
@@ -13,7 +13,7 @@ use crate::limits::REACTOR_MASTER_RETRY;
 use crate::model::{ReactorSettings, RuleOptions};
 
 impl Shared {
-    /// Puts an event on the scheduler, a task for each group of its rules.
+    /// Queues an event: one task per group of its rules.
     pub(super) fn admit(
         &self,
         settings: &ReactorSettings,
@@ -32,7 +32,7 @@ impl Shared {
             }
             let task = Task { depth, resumed, ..self.task(event.clone(), rules, matched, options, resumed) };
             if depth > settings.depth_max {
-                self.leave(task, "depth");
+                self.skip(task, "depth");
             } else {
                 self.offer(task);
             }
@@ -47,114 +47,119 @@ impl Shared {
         options: Arc<RuleOptions>,
         resumed: bool,
     ) -> Task {
-        let begun = || lock(&self.checkpoint).open.progress(event.seq).begun.clone();
+        let started = || lock(&self.checkpoint).open.progress(event.seq).started.clone();
         let first = matched.iter().position(|rule| Some(rule) == rules.first());
         Task {
-            begun: resumed.then(begun).unwrap_or_default(),
+            started_calls: resumed.then(started).unwrap_or_default(),
             event,
-            of: matched.len(),
-            place: first.unwrap_or(0),
+            rule_count: matched.len(),
+            rule_index: first.unwrap_or(0),
             rules,
             options,
             depth: 0,
             resumed,
             replay: None,
             already_made: Vec::new(),
-            left: None,
+            skipped: None,
             progress: None,
         }
     }
 
-    /// A task whose turn has come, with its event.
-    pub(super) fn loaded(&self, item: Item, place: &Slot) -> Result<Task, Step> {
+    /// The task of an item, with its event loaded.
+    pub(super) fn load_task(&self, item: QueueItem, slot: &Slot) -> Result<Task, Step> {
         let (seq, depth, resumed) = match item {
-            Item::Task(task) => return Ok(*task),
-            Item::Later { seq, depth, resumed } => (seq, depth, resumed),
+            QueueItem::Task(task) => return Ok(*task),
+            QueueItem::Later { seq, depth, resumed } => (seq, depth, resumed),
         };
         match self.load(seq) {
             Ok(Some(event)) => {
-                let task = self.task_later(event, &place.rules, place.options.clone(), resumed);
+                let task = self.task_from_log(event, &slot.rules, slot.options.clone(), resumed);
                 Ok(Task { depth: depth.into(), ..task })
             }
             Ok(None) => {
-                self.is_gone(seq);
+                self.skip_deleted(seq);
                 Err(Step::Done)
             }
             Err(error) => {
-                tracing::error!(%error, event = seq.0, "an event cannot be read for a reaction; trying again");
-                Err(Step::Again(item, Micros(self.clock.now().0 + micros(REACTOR_MASTER_RETRY))))
+                tracing::error!(%error, event = seq.0, "cannot read event of a pending reaction, retrying");
+                Err(Step::Pause(item, Micros(self.clock.now().0 + micros(REACTOR_MASTER_RETRY))))
             }
         }
     }
 
-    /// A task for an event that came before, by the rules as they are now.
-    fn task_later(&self, event: Event, rules: &[Arc<str>], options: Arc<RuleOptions>, resumed: bool) -> Task {
+    /// A task for an event of the log, by the current rules.
+    fn task_from_log(
+        &self,
+        event: Event,
+        rules: &[Arc<str>],
+        options: Arc<RuleOptions>,
+        resumed: bool,
+    ) -> Task {
         let matched = self.rules().matching(&event.tag);
-        // Rules that were taken out count as long as the event is open for them.
-        let opened = lock(&self.checkpoint).open.of(event.seq).map_or(0, |of| of as usize);
+        // Removed rules count as long as the event is open for them.
+        let opened = lock(&self.checkpoint).open.of(event.seq).map_or(0, |rule_count| rule_count as usize);
         let task = self.task(event, rules.to_vec(), &matched, options, resumed);
-        Task { of: if resumed { task.of } else { task.of.max(opened) }, ..task }
+        Task { rule_count: if resumed { task.rule_count } else { task.rule_count.max(opened) }, ..task }
     }
 
-    /// Lets a task begin now, unless a throttle keeps it waiting. Rules that were one group when the event came may have options of
-    /// their own by now, and wait apart then.
-    pub(super) fn begin_task(
+    /// Starts a task unless a throttle delays or skips it. If its rules have different options by now, it is split into one task per group.
+    pub(super) fn start_task(
         &self,
         task: Task,
         settings: &ReactorSettings,
         now: Micros,
     ) -> Result<Task, Step> {
-        if task.left.is_some() {
+        if task.skipped.is_some() {
             return Ok(task);
         }
         let groups = settings.groups(task.rules.clone());
         if groups.len() > 1 && task.replay.is_none() {
             for (rules, options) in groups {
                 let (depth, resumed) = (task.depth, task.resumed);
-                let part = self.task_later(task.event.clone(), &rules, options, resumed);
+                let part = self.task_from_log(task.event.clone(), &rules, options, resumed);
                 self.offer(Task { depth, ..part });
             }
             return Err(Step::Done);
         }
         let start = lock(&self.scheduler).start(&task, now);
         match start {
-            Start::Go => Ok(task),
-            Start::At(at) => Err(Step::Throttled(task.into(), at)),
-            Start::OverBudget => Err(Step::Leave(task.into(), "budget")),
-            Start::TooLate => Err(Step::Leave(task.into(), "rate")),
+            Admission::Now => Ok(task),
+            Admission::At(at) => Err(Step::Throttled(task.into(), at)),
+            Admission::OverBudget => Err(Step::Skip(task.into(), "budget")),
+            Admission::TooLate => Err(Step::Skip(task.into(), "rate")),
         }
     }
 
-    /// Puts a task on the scheduler.
+    /// Queues a task.
     pub(super) fn offer(&self, task: Task) {
-        let left = lock(&self.scheduler).offer(task, self.clock.now());
+        let skipped = lock(&self.scheduler).offer(task, self.clock.now());
         self.change.notify_one();
-        if let Some((rules, item, why)) = left {
-            self.leave_item(&rules, item, why);
+        if let Some((rules, item, why)) = skipped {
+            self.skip_item(&rules, item, why);
         }
     }
 
-    /// Writes down that nothing is done about an item.
-    fn leave_item(&self, rules: &Rules, item: Item, why: &'static str) {
+    /// Records that an item is skipped.
+    fn skip_item(&self, rules: &RuleSet, item: QueueItem, why: &'static str) {
         let (seq, resumed) = match item {
-            Item::Task(task) => return self.leave(*task, why),
-            Item::Later { seq, resumed, .. } => (seq, resumed),
+            QueueItem::Task(task) => return self.skip(*task, why),
+            QueueItem::Later { seq, resumed, .. } => (seq, resumed),
         };
         match self.load(seq) {
             Ok(Some(event)) => {
                 let options = self.settings().options_of(rules).clone();
-                self.leave(self.task_later(event, rules, options, resumed), why);
+                self.skip(self.task_from_log(event, rules, options, resumed), why);
             }
-            Ok(None) => self.is_gone(seq),
+            Ok(None) => self.skip_deleted(seq),
             Err(error) => {
-                tracing::error!(%error, event = seq.0, why, "an event that is left out cannot be read; it is open until the next start");
+                tracing::error!(%error, event = seq.0, why, "cannot read skipped event, it stays open until the next start");
             }
         }
     }
 
-    /// Retention has deleted an event. There is nothing to react to, and nothing to wait for.
-    pub(super) fn is_gone(&self, seq: SeqNo) {
-        tracing::warn!(event = seq.0, "an event that was to be reacted to is no longer in the log");
+    /// Closes an event that retention has deleted.
+    pub(super) fn skip_deleted(&self, seq: SeqNo) {
+        tracing::warn!(event = seq.0, "pending event was deleted from the log, reaction skipped");
         self.metrics.reactions_left_gone.add(1);
         lock(&self.checkpoint).forget(seq);
     }

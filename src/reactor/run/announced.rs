@@ -1,17 +1,17 @@
-//! Jobs, runner calls and events that the log announces before they happen, because nothing in them names what caused them.
+//! Announcements: jobs, runner calls and events that the log shows before they happen, because their own events do not name their cause.
 //!
 //! | announced by | data | what follows |
 //! |---|---|---|
 //! | a runner call of a reaction, when it is sent | function and arguments | `salt/run/<jid>/new` with these; of `event.send` also the event |
 //! | `salt/run/<jid>/args` of an orchestration | `type` function or state: `name`, `tgt`, `args` | `salt/job/<another jid>/new` with that function, target and arguments |
 //! | | `type` runner: `name`, `args`, `kwargs` | `salt/run/<another jid>/new` with that function and arguments; of `event.send` also the event |
-//! | `salt/run/<jid>/new` of `runner.event.send` that neither announced | `fun_args`: tag and data | an event with that tag and that data |
+//! | `salt/run/<jid>/new` of `runner.event.send` without announcement | `fun_args`: tag and data | an event with that tag and that data |
 //!
-//! Each of these events comes over a connection of its own, so that an event can overtake the `new` of the runner that sent it, and both
-//! can overtake the master's answer to the call. Hence the announcement before the call is sent.
+//! Each event comes over its own connection. An event can overtake the `new` of the runner that sent it, and both can overtake the master's
+//! answer to the call. Therefore calls are announced before they are sent.
 //!
-//! Each announcement is good for one of them, and for [`REACTOR_ANNOUNCED_TTL`]. Orchestrations with `batch` or `subset` publish to other
-//! targets than they announce, and are not followed.
+//! An announcement matches once, and expires after [`REACTOR_ANNOUNCED_TTL`]. Orchestrations with `batch` or `subset` publish to other
+//! targets than announced, and are not followed.
 
 use std::collections::{HashMap, VecDeque};
 use std::iter;
@@ -20,36 +20,36 @@ use super::micros;
 use crate::clock::Micros;
 use crate::limits::{REACTOR_ANNOUNCED_MAX, REACTOR_ANNOUNCED_TTL, REACTOR_SHADOW_ACT_BYTES_MAX};
 use crate::master::pack;
-use crate::reactor::shadow::Act;
+use crate::reactor::shadow::ObservedCall;
 use crate::sls::value::{Map, Value};
 
-/// What is announced, as a hash of what its event will show.
+/// Hash of the content of an announced event.
 pub type Key = u64;
 
-/// What is known of a runner or a job before it starts.
+/// The expected events of a runner or job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Start {
+pub struct AnnouncedStart {
     /// Its `new` event.
     pub new: Key,
-    /// The event that it sends, of `runner.event.send`.
+    /// The event sent by `runner.event.send`.
     pub sends: Option<Key>,
 }
 
-/// Announcements by key, oldest first, with the depth of what follows.
+/// Announcements by key, oldest first, with the depth of the announced event.
 #[derive(Debug, Default)]
 pub struct Announced {
     by_key: HashMap<Key, VecDeque<(Micros, u32)>>,
-    /// Every announcement, the taken ones among them, in the order of the log.
+    /// All announcements in the order of the log, including used ones.
     order: VecDeque<(Micros, Key)>,
 }
 
 impl Announced {
-    /// True if nothing is announced that has not followed yet.
+    /// True without unused announcements.
     pub fn is_empty(&self) -> bool {
         self.by_key.is_empty()
     }
 
-    /// Adds an announcement; drops those that are too old, or too many.
+    /// Adds an announcement; drops expired and excess ones.
     pub fn add(&mut self, key: Key, depth: u32, at: Micros) {
         self.by_key.entry(key).or_default().push_back((at, depth));
         self.order.push_back((at, key));
@@ -58,24 +58,24 @@ impl Announced {
             && (at.0 < oldest || self.order.len() > REACTOR_ANNOUNCED_MAX)
         {
             self.order.pop_front();
-            // If that one was taken, what is left of its key is younger.
+            // If that one was used, the rest of its key is younger.
             self.take_first(key, |first| first <= at);
         }
     }
 
-    /// Adds what a runner or a job that starts will show.
-    pub fn add_start(&mut self, start: Start, depth: u32, at: Micros) {
+    /// Announces the events of a runner or job.
+    pub fn add_start(&mut self, start: AnnouncedStart, depth: u32, at: Micros) {
         iter::once(start.new).chain(start.sends).for_each(|key| self.add(key, depth, at));
     }
 
-    /// Takes that back.
-    pub fn remove_start(&mut self, start: Start, at: Micros) {
+    /// Withdraws these announcements.
+    pub fn remove_start(&mut self, start: AnnouncedStart, at: Micros) {
         for key in iter::once(start.new).chain(start.sends) {
             self.take(key, at);
         }
     }
 
-    /// The depth of something that was announced; the announcement is used up.
+    /// Uses up an announcement; returns its depth.
     pub fn take(&mut self, key: Key, at: Micros) -> Option<u32> {
         let oldest = Micros(at.0.saturating_sub(micros(REACTOR_ANNOUNCED_TTL)));
         while self.take_first(key, |first| first < oldest).is_some() {}
@@ -93,31 +93,31 @@ impl Announced {
     }
 }
 
-/// Reads a value, unless it is too large to be followed.
+/// Parses a value, unless it exceeds the size limit.
 fn read(body: &[u8]) -> Option<Value> {
     if body.len() > REACTOR_SHADOW_ACT_BYTES_MAX { None } else { pack::unpacked(body) }
 }
 
-/// Without what Salt adds to mappings on their way: the time, and who called.
+/// The mapping without keys that Salt adds in transit: the time and the caller.
 fn bare(map: &Map) -> Map {
     let is_added = |name: &str| matches!(name, "_stamp" | "ts") || name.starts_with("__");
     let pairs = map.iter().filter(|(key, _)| !key.as_str().is_some_and(is_added));
     pairs.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
-/// Positional arguments and, if there are any, keywords.
+/// Positional arguments, followed by the keywords if there are any.
 fn arguments(args: &[Value], words: Option<&Map>) -> Vec<Value> {
     let words = words.map(bare).filter(|words| !words.is_empty());
     args.iter().cloned().chain(words.map(Value::Map)).collect()
 }
 
-/// All state functions are one: which of them an orchestration calls is not announced.
+/// State functions share a key, because announcements do not name the function.
 fn job_key(fun: &str, load: &Map) -> Key {
     let fun = match fun {
         "state.sls" | "state.top" | "state.highstate" => "state",
         other => other,
     };
-    let mut act = Act::job(fun, load);
+    let mut act = ObservedCall::job(fun, load);
     for arg in act.args.iter_mut().flatten() {
         if let Value::Map(words) = arg {
             *words = bare(words);
@@ -127,34 +127,34 @@ fn job_key(fun: &str, load: &Map) -> Key {
 }
 
 fn event_key(tag: &str, data: &Map) -> Key {
-    Act::on_master("event", tag, Some(vec![Value::Map(bare(data))])).key()
+    ObservedCall::on_master("event", tag, Some(vec![Value::Map(bare(data))])).key()
 }
 
-/// A runner call by its function and arguments: its start, and the event that it sends.
-fn run(fun: &str, all: &[Value]) -> Start {
+/// The events of a runner call with this function and these arguments.
+fn run(fun: &str, all: &[Value]) -> AnnouncedStart {
     let (args, words) = match all.split_last() {
         Some((Value::Map(words), args)) => (args, Some(words)),
         _ => (all, None),
     };
     let sends = (fun == "event.send").then(|| {
-        // `send(tag, data=None)`: what ends in a mapping has its data there, or its keywords.
+        // `send(tag, data=None)`: a mapping at the end holds the data or the keywords.
         let word = |name: &str| words.and_then(|words| words.get(name));
         let tag = all.first().and_then(Value::as_str).or_else(|| word("tag")?.as_str())?;
         let positional = all.get(1).and_then(Value::as_map).filter(|data| !data.contains_key("data"));
         let data = word("data").and_then(Value::as_map).or(positional);
         Some(event_key(tag, &data.cloned().unwrap_or_default()))
     });
-    let new = Act::on_master("runner", fun, Some(arguments(args, words))).key();
-    Start { new, sends: sends.flatten() }
+    let new = ObservedCall::on_master("runner", fun, Some(arguments(args, words))).key();
+    AnnouncedStart { new, sends: sends.flatten() }
 }
 
-/// The start of a runner call that is about to be sent, and the event that it sends. None for wheel functions.
-pub fn by_call(call: &Act) -> Option<Start> {
+/// The events of a runner call that is about to be sent. `None` for wheel functions.
+pub fn by_call(call: &ObservedCall) -> Option<AnnouncedStart> {
     (call.client == "runner").then(|| run(&call.fun, call.args.as_deref().unwrap_or_default()))
 }
 
-/// What the `args` event of an orchestration announces: the start of a job or a runner, and the event that the runner sends.
-pub fn by_orchestration(body: &[u8]) -> Option<Start> {
+/// The events announced by the `args` event of an orchestration.
+pub fn by_orchestration(body: &[u8]) -> Option<AnnouncedStart> {
     let body = read(body)?;
     let body = body.as_map()?;
     let text = |name: &str| body.get(name).and_then(Value::as_str);
@@ -177,18 +177,18 @@ pub fn by_orchestration(body: &[u8]) -> Option<Start> {
         ("arg", Value::List(args)),
     ];
     let new = job_key(fun, &load.into_iter().map(|(name, value)| (name.into(), value)).collect());
-    Some(Start { new, sends: None })
+    Some(AnnouncedStart { new, sends: None })
 }
 
-/// What may have announced a job, by the job's `new` event.
+/// The key of a job's `new` event.
 pub fn of_job(body: &[u8]) -> Option<Key> {
     let body = read(body)?;
     let body = body.as_map()?;
     Some(job_key(body.get("fun")?.as_str()?, body))
 }
 
-/// A runner call by its `new` event: what may have announced it, and what it announces itself.
-pub fn of_run(body: &[u8]) -> Option<Start> {
+/// The keys of a runner's `new` event and of the event that it sends.
+pub fn of_run(body: &[u8]) -> Option<AnnouncedStart> {
     let body = read(body)?;
     let body = body.as_map()?;
     let fun = body.get("fun")?.as_str()?.strip_prefix("runner.")?;
@@ -196,7 +196,7 @@ pub fn of_run(body: &[u8]) -> Option<Start> {
     Some(run(fun, all))
 }
 
-/// What may have announced an event.
+/// The key of an event.
 pub fn of_event(tag: &[u8], body: &[u8]) -> Option<Key> {
     let body = read(body)?;
     Some(event_key(std::str::from_utf8(tag).ok()?, body.as_map()?))
@@ -212,8 +212,8 @@ mod tests {
     }
 
     #[test]
-    fn what_an_orchestration_announces_is_known_by_its_own_event() {
-        // As masters of 3008.3 fired them.
+    fn the_announcement_of_an_orchestration_matches_the_start_event() {
+        // As fired by a master of release 3008.3.
         let args = body(
             "{type: function, tgt: web1, name: event.send, args: {arg: [a/b], kwarg: {x: 1}, ret: '', timeout: null, \
              tgt_type: glob, ssh: false, expect_minions: false, _cmd_meta: true}, _stamp: '2026'}",
@@ -222,15 +222,15 @@ mod tests {
             "{jid: '1', tgt: web1, tgt_type: glob, user: root, fun: event.send, arg: [a/b, {__kwarg__: true, x: 1}]}",
         );
         assert!(by_orchestration(&args).is_some());
-        assert_eq!(by_orchestration(&args), of_job(&job).map(|new| Start { new, sends: None }));
+        assert_eq!(by_orchestration(&args), of_job(&job).map(|new| AnnouncedStart { new, sends: None }));
         let other = body("{tgt: web2, tgt_type: glob, fun: event.send, arg: [a/b, {__kwarg__: true, x: 1}]}");
-        assert_ne!(by_orchestration(&args), of_job(&other).map(|new| Start { new, sends: None }));
+        assert_ne!(by_orchestration(&args), of_job(&other).map(|new| AnnouncedStart { new, sends: None }));
         let args = body(
             "{type: state, tgt: web1, name: its id, args: {arg: [good], kwarg: {queue: false}, tgt_type: glob}}",
         );
         let job =
             body("{tgt: web1, tgt_type: glob, fun: state.sls, arg: [good, {__kwarg__: true, queue: false}]}");
-        assert_eq!(by_orchestration(&args), of_job(&job).map(|new| Start { new, sends: None }));
+        assert_eq!(by_orchestration(&args), of_job(&job).map(|new| AnnouncedStart { new, sends: None }));
         let args = body(
             "{type: runner, name: event.send, args: [], kwargs: {tag: a/b, data: {x: 1}, __pub_user: root}}",
         );
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_that_a_runner_sends_is_known_by_tag_and_data() {
+    fn an_event_sent_by_a_runner_matches_by_tag_and_data() {
         let sends = |args: &str| {
             of_run(&body(&format!("{{fun: runner.event.send, fun_args: {args}}}"))).unwrap().sends
         };
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn an_announcement_holds_for_one_event_and_a_while() {
+    fn an_announcement_matches_once_and_expires() {
         let (mut announced, ttl) = (Announced::default(), micros(REACTOR_ANNOUNCED_TTL));
         announced.add(7, 1, Micros(0));
         announced.add(7, 2, Micros(10));

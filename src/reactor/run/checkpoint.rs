@@ -1,81 +1,81 @@
-//! What is left to do: a fold over the log up to a place. A start reads it from the file `REACTOR`, see `checkpoint`.
+//! The pending work, as a fold over the log up to a position. A start reads it from the file `REACTOR`, see [`super::checkpoint_file`].
 
 use std::collections::BTreeMap;
 
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::open::OpenEvents;
-use super::record::{Mark, Told};
+use super::record::{Mark, RecordSummary};
 use crate::model::SeqNo;
 
 /// The fold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// Everything below has been folded.
+    /// Position: all entries before it are included.
     pub cursor: SeqNo,
-    /// What is left to do.
+    /// Events whose handling is not complete.
     pub open: OpenEvents,
-    /// Hashes of the rules, and the first event that each takes: a rule does not act on what came before it was configured.
+    /// Hashes of the rules, with the first event to which each applies: events from before its configuration are ignored.
     rules: BTreeMap<u64, SeqNo>,
-    /// Calls for earlier events are not made: Salt's reactor acted then. None in shadow.
+    /// First event whose calls are made, because Salt's reactor handled the earlier ones; `None` in shadow.
     acting_from: Option<SeqNo>,
-    /// Events that were opened, changed or closed since the last [`Checkpoint::take_changes`], and whether they were open then.
+    /// Events that changed since the last [`Checkpoint::take_changes`], and whether they were open then.
     changed: BTreeMap<SeqNo, bool>,
-    /// Everything is to be written anew.
+    /// True if the whole file must be rewritten.
     changed_whole: bool,
 }
 
-/// A rule in the file.
+/// The identity of a rule in the file.
 pub fn rule_hash(rule: &str) -> u64 {
     xxh3_64(rule.as_bytes())
 }
 
 impl Checkpoint {
-    /// Nothing is left to do before `cursor`.
+    /// No pending work before `cursor`.
     pub fn at(cursor: SeqNo) -> Self {
         Self { cursor, ..Self::default() }
     }
 
-    /// Rules took an event, the next one in the log. The cursor is past it from now on, because a checkpoint may be written at any time.
-    pub fn opened(&mut self, event: SeqNo, of: usize) {
+    /// Opens an event that `of` rules matched. Moves the cursor past it, because a checkpoint may be written at any time.
+    pub fn opened(&mut self, event: SeqNo, rule_count: usize) {
         self.cursor = self.cursor.max(event.next());
         self.changes(event);
-        self.open.insert(event, u32::try_from(of).unwrap_or(u32::MAX));
+        self.open.insert(event, u32::try_from(rule_count).unwrap_or(u32::MAX));
     }
 
-    /// A record was read. The cursor is past it from now on: its marks must not count twice.
-    pub fn told(&mut self, record: SeqNo, told: &Told<'_>) {
+    /// Applies a record. Moves the cursor past it, because its marks must not count twice.
+    pub fn apply_record(&mut self, record: SeqNo, summary: &RecordSummary<'_>) {
         self.cursor = self.cursor.max(record.next());
-        let Some(of) = self.open.of(told.event) else { return };
-        self.changes(told.event);
-        let progress = self.open.progress_mut(told.event);
-        if let Some(marks) = &told.marks {
+        let Some(rule_count) = self.open.of(summary.event) else { return };
+        self.changes(summary.event);
+        let progress = self.open.progress_mut(summary.event);
+        if let Some(marks) = &summary.marks {
             for (mark, key) in marks {
                 match mark {
-                    Mark::Begun => progress.begun.push(*key),
-                    // One, and not all: what was begun once more may have been made then.
-                    Mark::TakenBack => {
-                        if let Some(place) = progress.begun.iter().position(|begun| begun == key) {
-                            progress.begun.remove(place);
+                    Mark::Started => progress.started.push(*key),
+                    // Only one, because a later start of the same call may have been made.
+                    Mark::Withdrawn => {
+                        if let Some(index) = progress.started.iter().position(|started| started == key) {
+                            progress.started.remove(index);
                         }
                     }
                 }
             }
             return;
         }
-        for rule in &told.rules {
+        for rule in &summary.rules {
             let hash = rule_hash(rule);
             if !progress.done.contains(&hash) {
                 progress.done.push(hash);
             }
         }
-        // The rules may be others by now than when it was opened; the record tells how many there were then.
-        if progress.done.len() >= told.of.min(of as usize) {
-            self.open.remove(told.event);
+        // The rules may have changed since the event was opened; the record has their number.
+        if progress.done.len() >= summary.rule_count.min(rule_count as usize) {
+            self.open.remove(summary.event);
         }
     }
 
-    /// Is a rule through with an event?
+    /// True if the event is complete for this rule.
     pub fn is_done(&self, event: SeqNo, rule: &str) -> bool {
         !self.open.contains(event) || self.open.progress(event).done.contains(&rule_hash(rule))
     }
@@ -85,26 +85,25 @@ impl Checkpoint {
         self.changed.entry(event).or_insert(is_open);
     }
 
-    /// An event is open no longer, without a record.
+    /// Closes an event without a record.
     pub fn forget(&mut self, event: SeqNo) {
         self.changes(event);
         self.open.remove(event);
     }
 
-    /// The events that the checkpoint has to write again; none if it has to write everything.
+    /// The events to write to the file; `None` if the whole file must be rewritten.
     pub fn take_changes(&mut self) -> Option<Vec<SeqNo>> {
         let changed = std::mem::take(&mut self.changed);
         if std::mem::take(&mut self.changed_whole) {
             return None;
         }
-        // What was opened and closed since was never in the file.
+        // An event that was opened and closed since is not in the file.
         let is_of_file =
             |(event, was_open): (SeqNo, bool)| (was_open || self.open.contains(event)).then_some(event);
         Some(changed.into_iter().filter_map(is_of_file).collect())
     }
 
-    /// These are the rules from now on. New ones take events from `from` on; those that are gone are forgotten, so that they are new when
-    /// they come back.
+    /// Sets the rules. New ones apply to events from `from` on. Removed ones are forgotten, so they are new when added again.
     pub fn set_rules<'a>(&mut self, rules: impl Iterator<Item = &'a str>, from: SeqNo) {
         let since = |rule: &str| {
             let hash = rule_hash(rule);
@@ -116,34 +115,34 @@ impl Checkpoint {
         }
     }
 
-    /// Does a rule take an event? One that is not configured (`salt-run reactor.add`) takes all that is read.
+    /// True if a rule applies to an event. Rules added by `salt-run reactor.add` apply to all events.
     pub fn takes(&self, rule: &str, event: SeqNo) -> bool {
         self.rules.get(&rule_hash(rule)).is_none_or(|since| event >= *since)
     }
 
-    /// Whether calls are made from now on. At the end of shadow that begins with events from `from` on.
+    /// Sets the mode. When shadow ends, calls are made for events from `from` on.
     pub fn set_mode(&mut self, shadow: bool, from: SeqNo) {
         if self.acting_from.is_none() != shadow {
             (self.acting_from, self.changed_whole) = ((!shadow).then_some(from), true);
         }
     }
 
-    /// The first event whose calls are made; none in shadow.
+    /// The first event whose calls are made; `None` in shadow.
     pub fn acting_from(&self) -> Option<SeqNo> {
         self.acting_from
     }
 
-    /// Hashes of the rules, and the first event that each takes.
+    /// Hashes of the rules, with the first event to which each applies.
     pub fn rules(&self) -> impl Iterator<Item = (u64, SeqNo)> + '_ {
         self.rules.iter().map(|(rule, since)| (*rule, *since))
     }
 
-    /// As the checkpoint has it.
+    /// Sets the mode as read from the file.
     pub fn restore_mode(&mut self, acting_from: Option<SeqNo>) {
         self.acting_from = acting_from;
     }
 
-    /// As the checkpoint has it.
+    /// Adds a rule as read from the file.
     pub fn restore_rule(&mut self, rule: u64, since: SeqNo) {
         self.rules.insert(rule, since);
     }
@@ -153,26 +152,26 @@ impl Checkpoint {
 mod tests {
     use super::*;
 
-    fn told<'a>(event: u64, rules: &[&'a str], of: usize) -> Told<'a> {
-        Told { event: SeqNo(event), rules: rules.to_vec(), of, marks: None }
+    fn summary<'a>(event: u64, rules: &[&'a str], rule_count: usize) -> RecordSummary<'a> {
+        RecordSummary { event: SeqNo(event), rules: rules.to_vec(), rule_count, marks: None }
     }
 
     #[test]
-    fn an_event_is_open_until_all_its_rules_are_through() {
+    fn an_event_is_open_until_all_its_rules_are_complete() {
         let mut checkpoint = Checkpoint::at(SeqNo(5));
         checkpoint.opened(SeqNo(7), 2);
-        checkpoint.told(SeqNo(9), &told(7, &["a"], 2));
+        checkpoint.apply_record(SeqNo(9), &summary(7, &["a"], 2));
         assert!(checkpoint.is_done(SeqNo(7), "a") && !checkpoint.is_done(SeqNo(7), "b"));
-        checkpoint.told(SeqNo(9), &told(7, &["a"], 2));
+        checkpoint.apply_record(SeqNo(9), &summary(7, &["a"], 2));
         assert!(checkpoint.open.contains(SeqNo(7)));
-        checkpoint.told(SeqNo(9), &told(7, &["b"], 2));
+        checkpoint.apply_record(SeqNo(9), &summary(7, &["b"], 2));
         assert!(checkpoint.open.is_empty());
-        checkpoint.told(SeqNo(9), &told(8, &["b"], 1));
+        checkpoint.apply_record(SeqNo(9), &summary(8, &["b"], 1));
         assert!(checkpoint.open.is_empty(), "a record without its event");
     }
 
     #[test]
-    fn a_rule_that_came_back_took_what_had_come_in_between() {
+    fn a_rule_that_is_added_again_ignores_the_events_in_between() {
         let mut checkpoint = Checkpoint::at(SeqNo(5));
         checkpoint.set_rules(["a", "b"].into_iter(), SeqNo(5));
         checkpoint.set_rules(["b"].into_iter(), SeqNo(7));
@@ -183,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn acting_begins_anew_at_the_end_of_each_shadow() {
+    fn calls_start_with_the_first_event_after_shadow_mode() {
         let mut checkpoint = Checkpoint::at(SeqNo(5));
         assert_eq!(checkpoint.acting_from(), None);
         for (shadow, from, acting) in

@@ -1,25 +1,25 @@
-//! The file `REACTOR`: the checkpoint as of the last second, so that a start does not read the whole log.
+//! The file `REACTOR`: a checkpoint at most a second old, so that a start does not read the whole log.
 //!
 //! # On disk
 //!
-//! Text, in batches of lines. The last line of a batch is `cursor`, with a checksum: XXH3 (64 bits) of the batch up to the checksum,
-//! seeded with the checksum of the batch before it (0 for the first). The title is part of the first batch.
+//! Text, in batches of lines. The last line of a batch is `cursor`, with a checksum: XXH3 (64 bits) of the batch up to the checksum, seeded
+//! with the checksum of the previous batch (0 for the first). The title is part of the first batch.
 //!
 //! ```text
 //! saltcellar reactor 2
-//! mode acting <number>             calls for events before it are not made: Salt's reactor acted then; or `mode shadow`
-//! rule <hash> <number>             a rule, and the first event that it takes
-//! open <number> <of> [done=<hash>,..] [begun=<hash>,..]   an event that rules took: how many; which are done; calls begun
-//! closed <number>                  an event that is no longer open
-//! cursor <number> <checksum>       everything below has been folded
+//! mode acting <number>             the first event whose calls are made, because Salt's reactor handled earlier ones; or `mode shadow`
+//! rule <hash> <number>             a rule, and the first event to which it applies
+//! open <number> <of> [done=<hash>,..] [begun=<hash>,..]   an open event: number of rules, completed rules, started calls
+//! closed <number>                  an event that was closed
+//! cursor <number> <checksum>       all entries before it are included
 //! ```
 //!
-//! The first batch is the whole checkpoint, each further one has what changed since the batch before. A batch whose checksum does not match
-//! (a write that a crash cut short, damage) and everything after it are ignored: the batches before it are the checkpoint of an
-//! earlier time, and the log has the rest. The file is written anew at each start, and when it has grown to twice its first batch.
+//! The first batch is the whole checkpoint, each further one the changes since the previous batch. A batch whose checksum does not match
+//! (an incomplete write, damage) and everything after it are ignored: the batches before it are an earlier checkpoint, and the log has the
+//! rest. The file is rewritten at each start, and when it has grown to twice its first batch.
 //!
-//! Without the file the reactor begins with the next event: what an archive holds from before there was a reactor, or what was
-//! brought back out of a backup, is nothing to react to. A start without a reactor removes it.
+//! Without the file the reactor starts with the next event, because events from before the reactor was configured, or from a restored
+//! backup, must not cause reactions. A start without a reactor removes it.
 
 use std::fmt::Write as _;
 use std::io;
@@ -27,16 +27,16 @@ use std::io;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 
 use super::checkpoint::Checkpoint;
-use super::open::Progress;
+use super::open::EventProgress;
 use crate::limits::REACTOR_FILE_GROWTH;
 use crate::model::SeqNo;
 
 const TITLE: &str = "saltcellar reactor 2";
 
-/// What the file holds by now.
+/// The state of the file.
 #[derive(Debug, Default)]
 pub struct CheckpointFile {
-    /// Bytes of the file; 0 if it is to be written whole.
+    /// Length in bytes; 0 if the file must be rewritten.
     len: u64,
     /// Bytes of its first batch.
     first: u64,
@@ -45,20 +45,20 @@ pub struct CheckpointFile {
     cursor: SeqNo,
 }
 
-/// What is to be written.
+/// A write to the file.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Update {
-    /// This, by [`CheckpointFile::write_whole`], in place of the file.
+    /// Replace the file, with [`CheckpointFile::write_whole`].
     Whole(Checkpoint),
-    /// At this offset, the end of the file.
+    /// Append at this offset, the end of the file.
     Append(u64, String),
 }
 
-/// Bytes of the file that are written at once.
+/// Bytes per write.
 const PIECE_BYTES: usize = 64 * 1024;
 
 impl CheckpointFile {
-    /// What is to be written so that the file holds the checkpoint as it is; none if it does.
+    /// The write that brings the file up to date; `None` if there are no changes.
     pub fn update(&mut self, checkpoint: &mut Checkpoint) -> Option<Update> {
         let changes = checkpoint.take_changes();
         if self.len == 0 || changes.is_none() || self.len > 2 * self.first + REACTOR_FILE_GROWTH {
@@ -67,7 +67,7 @@ impl CheckpointFile {
         let mut text = String::new();
         for seq in changes.into_iter().flatten() {
             match checkpoint.open.of(seq) {
-                Some(of) => put_open(&mut text, seq, of, checkpoint.open.progress(seq)),
+                Some(rule_count) => put_open(&mut text, seq, rule_count, checkpoint.open.progress(seq)),
                 None => drop(writeln!(text, "closed {}", seq.0)),
             }
         }
@@ -79,7 +79,7 @@ impl CheckpointFile {
         Some(Update::Append(offset, text))
     }
 
-    /// MasterExecutor the file that holds a checkpoint to `put`, piece by piece.
+    /// Writes the file of a checkpoint to `put`, in pieces.
     pub fn write_whole(
         &mut self,
         checkpoint: &Checkpoint,
@@ -95,8 +95,8 @@ impl CheckpointFile {
         for (rule, since) in checkpoint.rules() {
             let _ = writeln!(text, "rule {rule:016x} {}", since.0);
         }
-        for (seq, of) in checkpoint.open.iter() {
-            put_open(&mut text, seq, of, checkpoint.open.progress(seq));
+        for (seq, rule_count) in checkpoint.open.iter() {
+            put_open(&mut text, seq, rule_count, checkpoint.open.progress(seq));
             if text.len() >= PIECE_BYTES {
                 put(&text)?;
                 checksum.update(text.as_bytes());
@@ -109,7 +109,7 @@ impl CheckpointFile {
         put(&text)
     }
 
-    /// Ends a batch; `text` is what `checksum` does not cover yet.
+    /// Ends a batch; `checksum` covers all of it but `text`.
     fn end(&mut self, text: &mut String, cursor: SeqNo, mut checksum: Xxh3) {
         let _ = write!(text, "cursor {}", cursor.0);
         checksum.update(text.as_bytes());
@@ -119,15 +119,15 @@ impl CheckpointFile {
         self.cursor = cursor;
     }
 
-    /// It could not be written, and nobody knows what the file holds.
+    /// Notes a failed write: the content of the file is unknown.
     pub fn failed(&mut self) {
         self.len = 0;
     }
 }
 
-fn put_open(text: &mut String, seq: SeqNo, of: u32, progress: &Progress) {
-    let _ = write!(text, "open {} {of}", seq.0);
-    for (name, hashes) in [("done", &progress.done), ("begun", &progress.begun)] {
+fn put_open(text: &mut String, seq: SeqNo, rule_count: u32, progress: &EventProgress) {
+    let _ = write!(text, "open {} {rule_count}", seq.0);
+    for (name, hashes) in [("done", &progress.done), ("begun", &progress.started)] {
         if !hashes.is_empty() {
             let words: Vec<_> = hashes.iter().map(|hash| format!("{hash:016x}")).collect();
             let _ = write!(text, " {name}={}", words.join(","));
@@ -136,41 +136,44 @@ fn put_open(text: &mut String, seq: SeqNo, of: u32, progress: &Progress) {
     text.push('\n');
 }
 
-/// Reads the file, up to `durable`: the file may be of another store, or of a later time. Returns the checkpoint, and how many bytes at the
-/// end were ignored. An error names the line.
+/// Reads the file. Fails if its cursor is past `durable`, as in a file of another store or of a later time. Returns the checkpoint and the
+/// number of ignored bytes at the end. An error names the line.
 pub fn parse(bytes: &[u8], durable: SeqNo) -> Result<(Checkpoint, usize), String> {
     let title = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
     if title != TITLE.as_bytes() {
-        return Err(format!("line 1: expected `{TITLE}`; a file of an earlier release is not read"));
+        return Err(format!("line 1: expected `{TITLE}`; files of earlier releases are not supported"));
     }
     let (mut checkpoint, mut checksum, mut used, mut number) = (None, 0, 0, 0);
     while let Some((batch, lines, cursor, len)) = next_batch(bytes.get(used..).unwrap_or_default(), checksum)
     {
-        let mut of = checkpoint.unwrap_or_else(|| Checkpoint::at(SeqNo(0)));
+        let mut next = checkpoint.unwrap_or_else(|| Checkpoint::at(SeqNo(0)));
         for line in lines {
             number += 1;
             let is_title = used == 0 && number == 1;
-            if !is_title && read_line(&mut of, line).is_none() {
-                return Err(format!("line {number}: {line:?} cannot be read"));
+            if !is_title && read_line(&mut next, line).is_none() {
+                return Err(format!("line {number}: invalid line {line:?}"));
             }
         }
         number += 1;
-        of.cursor = cursor;
+        next.cursor = cursor;
         if cursor > durable {
-            return Err(format!("line {number}: {} lies behind the end of the log, {}", cursor.0, durable.0));
+            return Err(format!(
+                "line {number}: cursor {} is past the end of the log, {}",
+                cursor.0, durable.0
+            ));
         }
-        if let Some((seq, _)) = of.open.iter().next_back().filter(|(seq, _)| *seq >= cursor) {
-            let problem = format!("event {} is open and lies behind the cursor, {}", seq.0, cursor.0);
+        if let Some((seq, _)) = next.open.iter().next_back().filter(|(seq, _)| *seq >= cursor) {
+            let problem = format!("open event {} is past the cursor, {}", seq.0, cursor.0);
             return Err(format!("line {number}: {problem}"));
         }
-        (checkpoint, checksum, used) = (Some(of), batch, used + len);
+        (checkpoint, checksum, used) = (Some(next), batch, used + len);
     }
     let mut checkpoint = checkpoint.ok_or("line 2: the first batch is incomplete or damaged")?;
     checkpoint.take_changes();
     Ok((checkpoint, bytes.len() - used))
 }
 
-/// The next batch, if it is whole: its checksum, its lines but for the last, the cursor, and how many bytes it has.
+/// The next batch if it is complete: checksum, lines without the last one, cursor, and length in bytes.
 fn next_batch(bytes: &[u8], seed: u64) -> Option<(u64, Vec<&str>, SeqNo, usize)> {
     let (mut lines, mut at) = (Vec::new(), 0);
     loop {
@@ -206,18 +209,18 @@ fn read_line(checkpoint: &mut Checkpoint, line: &str) -> Option<()> {
         "closed" => checkpoint.forget(number(words.next())?),
         "open" => {
             let seq = number(words.next())?;
-            let of = words.next()?.parse().ok()?;
+            let rule_count = words.next()?.parse().ok()?;
             checkpoint.open.remove(seq);
-            checkpoint.open.insert(seq, of);
+            checkpoint.open.insert(seq, rule_count);
             for word in words {
                 let (name, hashes) = word.split_once('=')?;
-                let place = match name {
+                let list = match name {
                     "done" => &mut checkpoint.open.progress_mut(seq).done,
-                    "begun" => &mut checkpoint.open.progress_mut(seq).begun,
+                    "begun" => &mut checkpoint.open.progress_mut(seq).started,
                     _ => return None,
                 };
                 for hash in hashes.split(',') {
-                    place.push(u64::from_str_radix(hash, 16).ok()?);
+                    list.push(u64::from_str_radix(hash, 16).ok()?);
                 }
             }
         }
@@ -228,16 +231,16 @@ fn read_line(checkpoint: &mut Checkpoint, line: &str) -> Option<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::record::{Mark, Told};
+    use super::super::record::{Mark, RecordSummary};
     use super::*;
 
     const END: SeqNo = SeqNo(1_000_000);
 
-    fn told<'a>(event: u64, rules: &[&'a str], of: usize) -> Told<'a> {
-        Told { event: SeqNo(event), rules: rules.to_vec(), of, marks: None }
+    fn summary<'a>(event: u64, rules: &[&'a str], rule_count: usize) -> RecordSummary<'a> {
+        RecordSummary { event: SeqNo(event), rules: rules.to_vec(), rule_count, marks: None }
     }
 
-    /// Writes what is to be written; whether that was a whole file.
+    /// Applies the pending write; true if it was a whole file.
     fn write(
         file: &mut Vec<u8>,
         checkpoint_file: &mut CheckpointFile,
@@ -269,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_gives_back_the_ledger_after_each_batch_and_after_a_write_that_was_cut_short() {
+    fn the_file_restores_the_checkpoint_after_each_batch_and_after_an_incomplete_write() {
         let (mut checkpoint, mut checkpoint_file, mut file) =
             (checkpoint(), CheckpointFile::default(), Vec::new());
         assert_eq!(write(&mut file, &mut checkpoint_file, &mut checkpoint), Some(true));
@@ -277,16 +280,16 @@ mod tests {
         let mut states = vec![(file.len(), checkpoint.clone())];
         let steps: [fn(&mut Checkpoint); 5] = [
             |checkpoint| [5, 6, 7].into_iter().for_each(|seq| checkpoint.opened(SeqNo(seq), 2)),
-            |checkpoint| checkpoint.told(SeqNo(9), &told(6, &["a"], 2)),
+            |checkpoint| checkpoint.apply_record(SeqNo(9), &summary(6, &["a"], 2)),
             |checkpoint| {
-                checkpoint.told(SeqNo(9), &told(6, &["b"], 2));
-                let marks = Some(vec![(Mark::Begun, 1), (Mark::Begun, u64::MAX)]);
-                checkpoint.told(SeqNo(9), &Told { marks, ..told(7, &["c"], 3) });
+                checkpoint.apply_record(SeqNo(9), &summary(6, &["b"], 2));
+                let marks = Some(vec![(Mark::Started, 1), (Mark::Started, u64::MAX)]);
+                checkpoint.apply_record(SeqNo(9), &RecordSummary { marks, ..summary(7, &["c"], 3) });
             },
             // Opened and closed between two writes.
             |checkpoint| {
                 checkpoint.opened(SeqNo(9), 1);
-                checkpoint.told(SeqNo(9), &told(9, &["a"], 1));
+                checkpoint.apply_record(SeqNo(9), &summary(9, &["a"], 1));
                 checkpoint.forget(SeqNo(5));
             },
             |_| {},
@@ -303,7 +306,7 @@ mod tests {
             let (found, ignored) = parse(&file[..cut], END).unwrap();
             assert_eq!((&found, ignored), (state, cut - len), "cut at {cut}");
         }
-        // A bit that has turned ends what is read, wherever it is.
+        // A flipped bit ends the reading, at any position.
         for at in 0..file.len() {
             let mut bad = file.clone();
             bad[at] ^= 1;
@@ -318,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_is_written_whole_when_it_has_grown_or_could_not_be_written_or_rules_changed() {
+    fn the_file_is_rewritten_after_growth_a_failed_write_or_a_change_of_rules() {
         let (mut checkpoint, mut checkpoint_file, mut file) =
             (checkpoint(), CheckpointFile::default(), Vec::new());
         assert_eq!(write(&mut file, &mut checkpoint_file, &mut checkpoint), Some(true));
@@ -339,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_ledger_is_written_in_pieces() {
+    fn a_large_checkpoint_is_written_in_pieces() {
         let (mut checkpoint, mut checkpoint_file, mut file) =
             (checkpoint(), CheckpointFile::default(), Vec::new());
         for seq in 3..20_000 {
@@ -355,13 +358,13 @@ mod tests {
     }
 
     #[test]
-    fn a_cursor_behind_the_end_of_the_log_passed_over_what_came_next() {
+    fn a_cursor_past_the_end_of_the_log_is_rejected() {
         let (mut checkpoint, mut checkpoint_file, mut file) =
             (checkpoint(), CheckpointFile::default(), Vec::new());
         checkpoint.opened(SeqNo(2), 1);
         write(&mut file, &mut checkpoint_file, &mut checkpoint);
         assert_eq!(parse(&file, SeqNo(3)).unwrap().0, checkpoint);
-        assert!(parse(&file, SeqNo(2)).unwrap_err().contains("behind the end of the log"));
+        assert!(parse(&file, SeqNo(2)).unwrap_err().contains("past the end of the log"));
         checkpoint.opened(SeqNo(3), 1);
         checkpoint.cursor = SeqNo(3);
         write(&mut file, &mut checkpoint_file, &mut checkpoint);
@@ -369,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_none_is_refused_with_its_line() {
+    fn an_invalid_file_is_rejected_with_its_line() {
         let sealed = |text: &str| {
             let checksum = xxh3_64_with_seed(text.as_bytes(), 0);
             format!("{text} {checksum:016x}\n")

@@ -1,7 +1,7 @@
-//! Which jobs are reactions, and how deep: reactions to events of reactions are how loops begin.
+//! The reaction depth of jobs and events, to stop loops of reactions.
 //!
-//! The depth of an event is the number of reactions that led to it. It follows from the log alone: records of reactions name their jobs,
-//! and the links of [`announced`] and `__pub_jid` lead on from these.
+//! The depth of an event is the length of the chain of reactions that led to it. The log alone determines it: records of reactions name
+//! their jobs, and announcements ([`announced`]) and `__pub_jid` extend the chain.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -17,16 +17,16 @@ use crate::limits::{
 };
 use crate::master::{Call, Cmd};
 use crate::model::Kind;
-use crate::reactor::shadow::Act;
+use crate::reactor::shadow::ObservedCall;
 use crate::sls::Value;
 use crate::store::{Followed, StoreError};
 use crate::wire::msgpack::{as_text, get};
 use crate::wire::salt_event::job_tag;
 
-/// The user in whose name Salt's reactor, and ours, runs runners and wheels. Events of theirs are nothing to react to.
+/// The user of runners and wheel functions called by Salt's reactor and by ours. Events of this user cause no reactions.
 use crate::master::REACTOR_USER;
 
-/// Jids of reactions, the latest [`REACTOR_DEPTHS_MAX`].
+/// The depths of jobs, the latest [`REACTOR_DEPTHS_MAX`].
 #[derive(Debug, Default)]
 pub struct JobDepths {
     depths: HashMap<String, u32>,
@@ -35,7 +35,7 @@ pub struct JobDepths {
 }
 
 impl JobDepths {
-    /// A job is a reaction to an event of that depth.
+    /// Notes a job of a reaction to an event of this depth.
     pub fn note(&mut self, jid: &str, depth: u32) {
         self.set(jid, depth.saturating_add(1));
     }
@@ -52,26 +52,26 @@ impl JobDepths {
         }
     }
 
-    /// How many reactions led to an event of that job.
+    /// The depth of events of a job; 0 for unknown jobs.
     pub fn depth(&self, jid: &str) -> u32 {
         if jid.is_empty() { 0 } else { self.depths.get(jid).copied().unwrap_or(0) }
     }
 
-    /// A runner is about to be called by a reaction to an event of that depth.
-    pub fn announce(&mut self, call: &Act, depth: u32, now: Micros) {
+    /// Announces a runner that a reaction to an event of this depth is about to call.
+    pub fn announce(&mut self, call: &ObservedCall, depth: u32, now: Micros) {
         if let Some(start) = announced::by_call(call) {
             self.announced.add_start(start, depth.saturating_add(1), now);
         }
     }
 
-    /// That runner was not called after all.
-    pub fn withdraw(&mut self, call: &Act, now: Micros) {
+    /// Withdraws the announcement of a runner that was not called.
+    pub fn withdraw(&mut self, call: &ObservedCall, now: Micros) {
         if let Some(start) = announced::by_call(call) {
             self.announced.remove_start(start, now);
         }
     }
 
-    /// Follows what an entry of a bus tells about jobs and runner calls that others started.
+    /// Evaluates a bus entry about jobs and runner calls that others started.
     pub fn follow(&mut self, row: &Followed<'_>) {
         let is_run = row.tag.starts_with(b"salt/run/");
         if !is_run && (self.announced.is_empty() || !row.tag.starts_with(b"salt/job/")) {
@@ -94,7 +94,7 @@ impl JobDepths {
             }
             "new" if depth > 0 || !self.announced.is_empty() => {
                 let Some(start) = announced::of_run(row.body) else { return };
-                // Also where the depth is known: the announcement is used up.
+                // Also if the depth is known, so that the announcement is used up.
                 if let Some(announced) = self.announced.take(start.new, row.at) {
                     // The event that it sends was announced with it.
                     self.set(tag.jid, announced.max(depth));
@@ -106,12 +106,12 @@ impl JobDepths {
         }
     }
 
-    /// How many reactions led to an event: by its job, by the job that its data names, or by what announced it.
+    /// The depth of an event: from its job, from the job that its data names, or from an announcement.
     pub fn depth_of(&mut self, row: &Followed<'_>) -> u32 {
         let of_data = |data: &[u8]| get(data, "__pub_jid").and_then(as_text).map_or(0, |jid| self.depth(jid));
         let mut depth = self.depth(row.jid);
         if memchr::memmem::find(row.body, b"__pub_jid").is_some() {
-            // A minion's event lies within what the master fires of it.
+            // The master wraps the event of a minion in another mapping.
             depth = depth.max(of_data(row.body)).max(get(row.body, "data").map_or(0, of_data));
         }
         if depth == 0 && !self.announced.is_empty() {
@@ -122,12 +122,12 @@ impl JobDepths {
     }
 }
 
-/// The jid under which an orchestration announces what it starts, if a call has one.
+/// The jid in the announcements of an orchestration; `None` for other calls.
 pub fn orchestration_jid(call: &Call) -> Option<&str> {
     call.load.get("kwarg")?.as_map()?.get("kwarg")?.as_map()?.get(ORCHESTRATION_JID)?.as_str()
 }
 
-/// Gives a call of an orchestration that jid, as `salt-run` does; without it the master makes one up, and nothing leads from there to the
+/// Sets that jid in a call of an orchestration, as `salt-run` does. Otherwise the master generates one, which cannot be linked to the
 /// runner call.
 pub fn name_orchestration(call: &mut Call, jid: impl FnOnce() -> String) {
     let is_orchestration = matches!(call.fun.as_str(), "state.orchestrate" | "state.orch" | "state.sls");
@@ -144,14 +144,14 @@ pub fn name_orchestration(call: &mut Call, jid: impl FnOnce() -> String) {
 
 const ORCHESTRATION_JID: &str = "orchestration_jid";
 
-/// The event that a job of a reaction was made for, by its jid: see `jid` in `worker.rs`.
+/// The event of a reaction's job, from its jid: see `jid` in `worker.rs`.
 fn event_of(jid: &str) -> Option<u64> {
     jid.split_once('_')?.1.parse().ok()
 }
 
 impl Shared {
-    /// Finds out again, after a start, which jobs are reactions; the depths of events that are open. The log before the oldest of these is
-    /// read for [`REACTOR_DEPTHS_SEARCH`] entries.
+    /// Restores the depths of jobs after a start, and returns those of open events. Reads [`REACTOR_DEPTHS_SEARCH`] entries before the
+    /// oldest open event.
     pub(super) fn restore_depths(&self) -> Result<HashMap<SeqNo, u32>, StoreError> {
         let (open, cursor) = {
             let checkpoint = lock(&self.checkpoint);
@@ -163,7 +163,7 @@ impl Shared {
         let from = SeqNo(oldest.0.saturating_sub(REACTOR_DEPTHS_SEARCH).max(1));
         let mut depths = HashMap::new();
         let mut job_depths = lock(&self.job_depths);
-        // Records first: what a runner's events lead to may come before its record.
+        // Records first, because events caused by a runner may come before its record.
         let mut at = from;
         while at < cursor {
             at = self.store.follow_selected(
@@ -177,57 +177,52 @@ impl Shared {
         }
         at = from;
         while at < cursor {
-            at = self.store.follow_selected(
-                super::follower::is_of_interest,
-                at,
-                REACTOR_WAVE_BYTES,
-                |row| {
-                    if row.seq >= cursor || !super::follower::is_of_a_bus(&row) {
-                        return;
-                    }
-                    // A job that was published, and of which the daemon ended before it could write a record.
-                    if job_depths.depth(row.jid) == 0
-                        && let Some(seq) = event_of(row.jid).and_then(|event| open.get(&event))
-                        && *seq < row.seq
-                    {
-                        job_depths.note(row.jid, depths.get(seq).copied().unwrap_or(0));
-                    }
-                    job_depths.follow(&row);
-                    if open.get(&(row.seq.0 % (1 << 32))) == Some(&row.seq) {
-                        depths.insert(row.seq, job_depths.depth_of(&row));
-                    }
-                },
-            )?;
+            at = self.store.follow_selected(super::follower::is_of_interest, at, REACTOR_WAVE_BYTES, |row| {
+                if row.seq >= cursor || !super::follower::is_bus_event(&row) {
+                    return;
+                }
+                // A job that was published before the daemon ended without writing its record.
+                if job_depths.depth(row.jid) == 0
+                    && let Some(seq) = event_of(row.jid).and_then(|event| open.get(&event))
+                    && *seq < row.seq
+                {
+                    job_depths.note(row.jid, depths.get(seq).copied().unwrap_or(0));
+                }
+                job_depths.follow(&row);
+                if open.get(&(row.seq.0 % (1 << 32))) == Some(&row.seq) {
+                    depths.insert(row.seq, job_depths.depth_of(&row));
+                }
+            })?;
         }
         Ok(depths)
     }
 }
 
-/// Calls of runners and wheel functions by a reactor, of which it is not known yet whether ours made them: the master's answer with the
-/// jid may come later than the event.
+/// Calls of runners and wheel functions by any reactor. A call is foreign if the master's answer to one of ours does not have its jid; that
+/// answer may come later than the event.
 #[derive(Debug, Default)]
 pub struct ForeignCalls {
     waiting: VecDeque<(Micros, String, String)>,
     seen: Option<(Micros, String)>,
-    /// Ours may have had an answer that was lost, or was made before the start: until then nothing is held against another reactor.
+    /// Until then calls are ignored: an answer to one of ours may be lost, or may have come before the start.
     quiet_until: Micros,
 }
 
 impl ForeignCalls {
-    /// A reactor made a call.
+    /// Adds a call by a reactor.
     pub fn note(&mut self, jid: &str, fun: &str, now: Micros) {
         if now >= self.quiet_until && self.waiting.len() < REACTOR_FOREIGN_CALLS_MAX {
             self.waiting.push_back((now, jid.to_owned(), fun.to_owned()));
         }
     }
 
-    /// What comes now may be ours without our knowing.
+    /// Ignores calls for a while, because they may be our own without a known answer.
     pub fn suspend(&mut self, now: Micros) {
         self.quiet_until = later(now, REACTOR_FOREIGN_CALL_GRACE);
         self.waiting.clear();
     }
 
-    /// Looks at those for which the master has had its time to answer.
+    /// Checks the calls to which the master had enough time to answer.
     pub fn settle(&mut self, job_depths: &JobDepths, now: Micros) {
         while let Some((at, jid, fun)) = self.waiting.pop_front() {
             if now < later(at, REACTOR_FOREIGN_CALL_GRACE) {
@@ -239,7 +234,7 @@ impl ForeignCalls {
         }
     }
 
-    /// The latest call of another reactor, if there was one lately.
+    /// The latest call of another reactor, if it was recent.
     pub fn seen(&self, now: Micros) -> Option<(Micros, String)> {
         self.seen.clone().filter(|(at, _)| now < later(*at, REACTOR_FOREIGN_CALL_TTL))
     }
@@ -249,8 +244,8 @@ fn later(at: Micros, by: Duration) -> Micros {
     Micros(at.0.saturating_add(micros(by)))
 }
 
-/// Did a reactor cause the event, by its own words? As Salt has it: `user` at the top of the data, spelled exactly so.
-pub fn says_reactor(body: &[u8]) -> bool {
+/// True if the data names a reactor as its cause. As in Salt: `user` at the top level, compared exactly.
+pub fn is_by_reactor(body: &[u8]) -> bool {
     memchr::memmem::find(body, REACTOR_USER.as_bytes()).is_some()
         && get(body, "user").and_then(as_text) == Some(REACTOR_USER)
 }
@@ -261,7 +256,7 @@ mod tests {
     use crate::wire::msgpack::Writer;
 
     #[test]
-    fn depth_counts_reactions_to_reactions_and_is_forgotten_in_time() {
+    fn depth_counts_nested_reactions_and_memory_is_bounded() {
         let mut job_depths = JobDepths::default();
         job_depths.note("1", 0);
         job_depths.note("2", job_depths.depth("1"));
@@ -273,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn an_orchestration_announced_what_it_starts_under_a_jid_that_nobody_knew() {
+    fn calls_of_orchestrations_get_a_known_jid() {
         let named = |fun: &str, args: usize| {
             let mut call = Call::runner(fun, vec!["x".into(); args], crate::sls::Map::new());
             name_orchestration(&mut call, || "1_2".to_owned());
@@ -290,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_another_reactor_s_only_if_the_master_never_says_that_it_is_ours() {
+    fn a_call_is_foreign_if_no_answer_to_ours_has_its_jid() {
         let (mut foreign, mut job_depths) = (ForeignCalls::default(), JobDepths::default());
         let at = |seconds: i64| Micros(1_795_000_000_000_000 + seconds * 1_000_000);
         foreign.suspend(at(0));
@@ -309,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_jid_that_was_noted_twice_took_two_places() {
+    fn a_jid_noted_twice_is_stored_once() {
         let mut job_depths = JobDepths::default();
         for _ in 0..REACTOR_DEPTHS_MAX + 5 {
             job_depths.note("1", 0);
@@ -319,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_wait_are_bounded_and_forgotten_when_ours_may_be_among_them() {
+    fn waiting_calls_are_bounded_and_dropped_when_some_may_be_ours() {
         let (mut foreign, job_depths) = (ForeignCalls::default(), JobDepths::default());
         let at = |seconds: i64| Micros(1_795_000_000_000_000 + seconds * 1_000_000);
         for n in 0..REACTOR_FOREIGN_CALLS_MAX + 5 {
@@ -332,14 +327,14 @@ mod tests {
     }
 
     #[test]
-    fn only_the_top_of_the_data_says_who_the_user_is() {
-        let said = |at_top: &str, below: &str| {
+    fn only_a_user_at_the_top_level_of_the_data_counts() {
+        let is_reactor = |at_top: &str, below: &str| {
             let mut w = Writer::new();
             w.map(2).str("user").str(at_top).str("data").map(1).str("user").str(below);
-            says_reactor(&w.into_bytes())
+            is_by_reactor(&w.into_bytes())
         };
-        assert!(said("Reactor", "root"));
-        assert!(!said("root", "Reactor") && !said("reactor", "") && !said("Reactor2", ""));
-        assert!(!says_reactor(b"\xc1Reactor"));
+        assert!(is_reactor("Reactor", "root"));
+        assert!(!is_reactor("root", "Reactor") && !is_reactor("reactor", "") && !is_reactor("Reactor2", ""));
+        assert!(!is_by_reactor(b"\xc1Reactor"));
     }
 }

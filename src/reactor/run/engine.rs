@@ -1,4 +1,4 @@
-//! The reactor's threads, and what they share.
+//! The reactor's threads and their shared state.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
@@ -24,81 +24,81 @@ use crate::reactor::shadow::{self, Comparer};
 use crate::shutdown::Drain;
 use crate::store::{Intake, Store, StoreError};
 
-/// What a reactor is made of.
+/// The dependencies of a reactor.
 pub struct Parts {
     /// The log.
     pub store: Store,
-    /// Where records go.
+    /// Receives the records.
     pub intake: Intake,
-    /// What is done with them before.
+    /// Redacts secrets in records.
     pub clean: Clean,
     /// The time.
     pub clock: Clock,
-    /// Where to count.
+    /// Receives the counters.
     pub metrics: Arc<Metrics>,
     /// The rules.
     pub rules: Arc<dyn RuleEngine>,
-    /// How they run.
+    /// The options of the rules.
     pub settings: ReactorSettings,
-    /// Who carries out what they want.
-    pub ask: Arc<dyn Executor>,
+    /// Makes the calls.
+    pub executor: Arc<dyn Executor>,
 }
 
-/// A view of the reactor, and the way to tell it something.
+/// Access to a running reactor.
 #[derive(Clone)]
 pub struct Handle(pub(super) Arc<Shared>);
 
-/// How it stands.
+/// The state of a reactor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
-    /// The log has been read up to here.
+    /// Position in the log.
     pub cursor: SeqNo,
-    /// Entries between there and the end of the log.
+    /// Number of entries between `cursor` and the end of the log.
     pub behind: u64,
-    /// Reactions on the scheduler.
+    /// Number of pending reactions.
     pub waiting: usize,
-    /// Events that are not through.
+    /// Number of events without a complete record.
     pub open: usize,
-    /// The master is away.
+    /// True while the master is unreachable.
     pub master_unreachable: bool,
-    /// Nothing is dispatched.
+    /// True in shadow mode: no calls are made.
     pub shadow: bool,
-    /// Since when the configuration as it stands cannot be used, and why.
+    /// Time and reason of a rejected reload; `None` if the current configuration is in use.
     pub refused: Option<(Micros, String)>,
 }
 
-/// What rules there are, and how they run: one thing, so that nobody sees the one without the other.
+/// Rules and their settings, always replaced together.
 #[derive(Clone)]
 pub(super) struct RuleSnapshot {
     pub(super) rules: Arc<dyn RuleEngine>,
     pub(super) settings: Arc<ReactorSettings>,
 }
 
-/// What the threads share.
+/// State shared by the threads.
 pub(super) struct Shared {
     pub(super) store: Store,
     pub(super) clock: Clock,
     pub(super) metrics: Arc<Metrics>,
     rule_snapshot: RwLock<RuleSnapshot>,
     refused: Mutex<Option<(Micros, String)>>,
-    /// In shadow, what waits to be compared.
+    /// Calls to compare, in shadow mode.
     pub(super) comparer: Mutex<Option<Comparer>>,
-    pub(super) ask: Arc<dyn Executor>,
+    pub(super) executor: Arc<dyn Executor>,
     pub(super) scheduler: Mutex<Scheduler>,
-    /// There is work for a worker.
+    /// Signals workers that there is work.
     pub(super) change: Condvar,
-    /// There may be room for the follower.
+    /// Signals the follower that there is room.
     pub(super) room: Condvar,
     pub(super) job_depths: Mutex<JobDepths>,
     pub(super) recorder: Recorder,
     pub(super) checkpoint: Mutex<Checkpoint>,
-    /// Entries before this one have been handled: what rules take of them waits, or is done.
+    /// Entries before this one have been handled: matched events are pending or done.
     pub(super) read: AtomicU64,
-    /// Calls of another reactor while ours acts.
+    /// Calls of another reactor while ours is active.
     pub(super) foreign_calls: Mutex<ForeignCalls>,
     pub(super) master_unreachable: AtomicBool,
     pub(super) drain: Drain,
-    /// Starts of runners and wheel functions that the log shows.
+    /// Starts of runners and wheel functions in the log.
     pub(super) starts: Mutex<Starts>,
     checkpoint_file: Mutex<CheckpointFile>,
 }
@@ -110,9 +110,9 @@ pub struct Reactor {
 }
 
 impl Reactor {
-    /// Reads where it was, and goes on.
+    /// Reads the checkpoint and starts the threads.
     pub fn start(parts: Parts) -> Result<Self, StoreError> {
-        let Parts { store, intake, clean, clock, metrics, rules, settings, ask } = parts;
+        let Parts { store, intake, clean, clock, metrics, rules, settings, executor } = parts;
         let durable = store.durable();
         let mut checkpoint = match store.reactor_file()?.map(|bytes| checkpoint_file::parse(&bytes, durable))
         {
@@ -123,16 +123,13 @@ impl Reactor {
                     tracing::warn!(
                         ignored,
                         cursor,
-                        "bytes at the end of the file REACTOR are incomplete or damaged; the log is read again from the cursor"
+                        "end of file REACTOR is incomplete or damaged, reading the log again from the last valid cursor"
                     );
                 }
                 checkpoint
             }
             Some(Err(problem)) => {
-                tracing::error!(
-                    problem,
-                    "the file REACTOR cannot be read; the reactor begins with the next event"
-                );
+                tracing::error!(problem, "file REACTOR is invalid, starting with the next event");
                 metrics.reactor_keeps_failed.add(1);
                 Checkpoint::at(durable)
             }
@@ -151,7 +148,7 @@ impl Reactor {
             rule_snapshot: RwLock::new(RuleSnapshot { rules, settings }),
             refused: Mutex::default(),
             comparer: Mutex::default(),
-            ask,
+            executor,
             scheduler: Mutex::new(scheduler),
             change: Condvar::new(),
             room: Condvar::new(),
@@ -164,20 +161,21 @@ impl Reactor {
             starts: Mutex::default(),
             checkpoint_file: Mutex::default(),
         });
-        // Kept before anything is done: a first event that is open when the daemon is killed must be known.
-        shared.keep();
-        shared.remember_once()?;
+        // Saved first: an event that is open when the daemon is killed must be known after the next start.
+        shared.save_checkpoint();
+        shared.restore_once()?;
         shared.suspend_foreign_calls();
-        shared.tell_mode(true);
+        shared.record_mode(true);
         let mut threads = Vec::new();
-        let mut spawn = |name: String, work: fn(&Arc<Shared>)| {
-            let shared = shared.clone();
-            let thread = Builder::new().name(name).spawn(move || work(&shared));
-            threads.push(
-                thread.map_err(|why| StoreError::Failed(format!("start a thread of the reactor: {why}")))?,
-            );
-            Ok::<(), StoreError>(())
-        };
+        let mut spawn =
+            |name: String, work: fn(&Arc<Shared>)| {
+                let shared = shared.clone();
+                let thread = Builder::new().name(name).spawn(move || work(&shared));
+                threads.push(thread.map_err(|why| {
+                    StoreError::Failed(format!("cannot start a thread of the reactor: {why}"))
+                })?);
+                Ok::<(), StoreError>(())
+            };
         spawn("sc-react".to_owned(), super::follower::run)?;
         for n in 0..REACTOR_WORKERS {
             spawn(format!("sc-react-{n}"), super::worker::run)?;
@@ -186,12 +184,12 @@ impl Reactor {
         Ok(Self { shared, threads })
     }
 
-    /// The way to ask and tell it.
+    /// A handle for queries and changes.
     pub fn handle(&self) -> Handle {
         Handle(self.shared.clone())
     }
 
-    /// Lets what is under way end, within reason, and writes down where it is.
+    /// Waits for the threads, at most [`REACTOR_STOP_TIMEOUT`], and saves the checkpoint.
     pub fn stop(self) {
         let Self { shared, threads } = self;
         shared.drain.stop();
@@ -206,17 +204,17 @@ impl Reactor {
             let threads = held_up.len();
             tracing::warn!(
                 threads,
-                "reactions under way wait for the master; they are done after the next start"
+                "reactions still wait for the master, they continue after the next start"
             );
         }
         for thread in ended {
             let name = thread.thread().name().unwrap_or_default().to_owned();
             if thread.join().is_err() {
-                tracing::error!(thread = name, "a thread ended by panic");
+                tracing::error!(thread = name, "thread panicked");
             }
         }
         shared.recorder.close(Duration::from_secs(1));
-        shared.keep();
+        shared.save_checkpoint();
     }
 }
 
@@ -229,7 +227,7 @@ impl Shared {
         self.rule_snapshot().rules
     }
 
-    /// The rules that take an event: they match its tag, and were configured when it came.
+    /// The rules that match an event and were configured when it arrived.
     pub(super) fn matching(&self, rules: &dyn RuleEngine, tag: &str, seq: SeqNo) -> Vec<Arc<str>> {
         let mut matched = rules.matching(tag);
         if !matched.is_empty() {
@@ -243,19 +241,19 @@ impl Shared {
         self.rule_snapshot().settings
     }
 
-    /// Writes into the log whether we are in shadow: whoever compares later must know.
-    fn tell_mode(&self, started: bool) {
+    /// Records in the log whether the reactor is in shadow, for later comparisons.
+    fn record_mode(&self, started: bool) {
         let now = self.clock.now();
         self.recorder.write(shadow::mode(self.settings().shadow, started, now));
     }
 
-    /// Calls by a reactor that come now may be ours without our knowing.
+    /// Ignores calls of reactors for a while, because they may be our own without a known answer.
     pub(super) fn suspend_foreign_calls(&self) {
         lock(&self.foreign_calls).suspend(self.clock.now());
     }
 
-    /// Counts a reaction about which nothing is done.
-    pub(super) fn count_left(&self, why: &str) {
+    /// Counts a skipped reaction.
+    pub(super) fn count_skipped(&self, why: &str) {
         let metrics = &self.metrics;
         match why {
             "old" => &metrics.reactions_left_old,
@@ -269,29 +267,29 @@ impl Shared {
         .add(1);
     }
 
-    /// Writes down that nothing is done about a task.
-    pub(super) fn leave(&self, mut task: Task, why: &'static str) {
-        // Salt's reactor has no throttles. What it does alone can only be told from other things if it is known what would have been done.
-        if option_of(why).is_some() && task.left.is_none() && self.settings().shadow {
-            task.left = Some(why);
+    /// Skips a task and records that.
+    pub(super) fn skip(&self, mut task: Task, why: &'static str) {
+        // Salt's reactor has no throttles. A call that only Salt makes can be explained if the skipped reaction is rendered.
+        if option_of(why).is_some() && task.skipped.is_none() && self.settings().shadow {
+            task.skipped = Some(why);
             lock(&self.scheduler).put(task);
             self.change.notify_one();
             return;
         }
-        self.count_left(why);
+        self.count_skipped(why);
         if matches!(why, "budget" | "depth" | "old") {
             tracing::warn!(
                 event = task.event.seq.0, tag = task.event.tag, rules = ?task.rules, why,
-                "a reaction is left out; `saltcellar reactor replay` does it after all"
+                "reaction skipped; run `saltcellar reactor replay` to make its calls"
             );
         }
         let now = self.clock.now();
-        let mut record = Record::left(task.event, task.rules, task.of, why, now);
+        let mut record = Record::skipped(task.event, task.rules, task.rule_count, why, now);
         record.replay = task.replay;
         self.recorder.write(record.batch(now));
     }
 
-    /// An event of the log, with its data.
+    /// Reads an event from the log; `None` if retention has deleted it.
     pub(super) fn load(&self, seq: SeqNo) -> Result<Option<Event>, StoreError> {
         let mut found = None;
         let take = |row: crate::store::Followed<'_>| {
@@ -303,8 +301,8 @@ impl Shared {
         Ok(found)
     }
 
-    /// Writes down what has changed in the checkpoint since last time.
-    fn keep(&self) {
+    /// Writes the changes of the checkpoint since the last call.
+    fn save_checkpoint(&self) {
         let mut checkpoint_file = lock(&self.checkpoint_file);
         let update = checkpoint_file.update(&mut lock(&self.checkpoint));
         let written = match update {
@@ -317,12 +315,12 @@ impl Shared {
         if let Err(error) = written {
             checkpoint_file.failed();
             self.metrics.reactor_keeps_failed.add(1);
-            tracing::error!(%error, "the reactor's place in the log could not be written down");
+            tracing::error!(%error, "cannot write the reactor's checkpoint");
         }
     }
 
-    /// Rules with `once_per` know whose events they took before the start: the log tells.
-    fn remember_once(&self) -> Result<(), StoreError> {
+    /// Restores from the log which events counted for rules with `once_per`.
+    fn restore_once(&self) -> Result<(), StoreError> {
         let (settings, now) = (self.settings(), self.clock.now());
         for options in &settings.rules {
             let Some(window) = options.once_per else { continue };
@@ -352,35 +350,35 @@ impl Shared {
     }
 
     fn housekeeping(&self) {
-        let mut told = Instant::now();
+        let mut last_mode = Instant::now();
         while !self.drain.wait(REACTOR_CHECKPOINT_INTERVAL) {
-            self.recorder.offer_again();
-            self.keep();
-            self.look_after_runners();
+            self.recorder.retry();
+            self.save_checkpoint();
+            self.expire_runners();
             lock(&self.foreign_calls).settle(&lock(&self.job_depths), self.clock.now());
-            if told.elapsed() >= REACTOR_MODE_INTERVAL {
-                self.tell_mode(false);
-                told = Instant::now();
+            if last_mode.elapsed() >= REACTOR_MODE_INTERVAL {
+                self.record_mode(false);
+                last_mode = Instant::now();
             }
         }
     }
 
-    /// The master has answered, or is away.
-    pub(super) fn master_is(&self, away: bool, why: &str) {
+    /// Notes whether the master is reachable; logs a change with its reason.
+    pub(super) fn set_master_unreachable(&self, away: bool, why: &str) {
         if self.master_unreachable.swap(away, Ordering::Relaxed) == away {
             return;
         }
-        lock(&self.scheduler).master_is_unreachable(away);
+        lock(&self.scheduler).set_master_unreachable(away);
         if away {
-            tracing::warn!(why, "reactions wait for the master");
+            tracing::warn!(why, "master unreachable, reactions are waiting");
         } else {
-            tracing::info!("the master is back; reactions go on");
+            tracing::info!("master reachable again, reactions continue");
             self.change.notify_all();
         }
     }
 
-    /// Waits until something changes on the scheduler, or until it is time to look whether to stop.
-    pub(super) fn rest<'a>(
+    /// Waits for a change of the scheduler, at most until `until` or the next check for a stop.
+    pub(super) fn wait_for_change<'a>(
         &self,
         scheduler: std::sync::MutexGuard<'a, Scheduler>,
         until: Option<Micros>,
@@ -391,14 +389,14 @@ impl Shared {
     }
 }
 
-/// Rules that are new take events from `from` on.
+/// Sets the rules; new ones apply to events from `from` on.
 fn set_rules(checkpoint: &mut Checkpoint, rules: &dyn RuleEngine, from: SeqNo) {
     let rules = rules.all();
     checkpoint.set_rules(rules.iter().map(|rule| rule.pattern.as_str()), from);
 }
 
 impl Handle {
-    /// How it stands.
+    /// The current state.
     pub fn status(&self) -> Status {
         let shared = &self.0;
         let cursor = SeqNo(shared.read.load(Ordering::Acquire));
@@ -414,13 +412,13 @@ impl Handle {
         }
     }
 
-    /// Lets other rules and settings take the place of those that are, both at once. What is under way ends as it began.
+    /// Replaces rules and settings together. Reactions in progress end with the old ones.
     pub fn change(&self, rules: Arc<dyn RuleEngine>, settings: ReactorSettings) {
         let shared = &self.0;
         {
             let (from, before) = (shared.store.durable(), shared.rules());
             let mut checkpoint = lock(&shared.checkpoint);
-            // Rules that `salt-run reactor.add` added have taken all that was read.
+            // Rules added by `salt-run reactor.add` applied to all events read so far.
             set_rules(&mut checkpoint, &*before, SeqNo(0));
             set_rules(&mut checkpoint, &*rules, from);
             checkpoint.set_mode(settings.shadow, from);
@@ -435,30 +433,30 @@ impl Handle {
         lock(&shared.scheduler).configure(settings);
         shared.change.notify_all();
         if changes {
-            shared.tell_mode(false);
+            shared.record_mode(false);
             shared.suspend_foreign_calls();
         }
         *lock(&shared.refused) = None;
         shared.metrics.reactor_reloads.add(1);
     }
 
-    /// The configuration has changed and cannot be used, for that reason; everything goes on as it was.
+    /// Notes a rejected reload and its reason; the old configuration stays in use.
     pub fn refuse(&self, why: String) {
         *lock(&self.0.refused) = Some((self.0.clock.now(), why));
         self.0.metrics.reactor_reloads_refused.add(1);
     }
 
-    /// How long after an event Salt's own reactor may do what is held against ours.
+    /// Length of the window in which a call of Salt's reactor can match ours.
     pub fn shadow_window(&self) -> Duration {
         self.0.settings().shadow_window
     }
 
-    /// Runners and wheel functions that Salt's own reactor runs at once.
+    /// Number of runners and wheel functions that Salt's own reactor runs at once.
     pub fn salts_workers(&self) -> usize {
         self.0.settings().salts.workers
     }
 
-    /// When something is tried again, or has waited long enough, at the earliest.
+    /// The earliest time at which a waiting item becomes available.
     pub fn next_at(&self) -> Option<Micros> {
         lock(&self.0.scheduler).next_at()
     }
@@ -468,33 +466,36 @@ impl Handle {
         self.0.rules().all()
     }
 
-    /// Salt's own reactor: as the configuration has it, or on if it has been seen to act.
+    /// Salt's own reactor: as configured, or on if its calls have been seen.
     pub fn salts_reactor(&self) -> SaltsReactor {
         let mut salts = self.0.settings().salts.clone();
         salts.runs |= lock(&self.0.foreign_calls).seen(self.0.clock.now()).is_some();
         salts
     }
 
-    /// The latest call of another reactor, if there was one lately while ours acts.
+    /// The latest call of another reactor, if it was recent and ours is active.
     pub fn foreign_call(&self) -> Option<(Micros, String)> {
         lock(&self.0.foreign_calls).seen(self.0.clock.now())
     }
 
-    /// What in here keeps the reactor from acting on events.
+    /// Why the reactor makes no calls, as far as known here.
     pub fn blocked_by(&self) -> Option<String> {
         let shared = &self.0;
         let RuleSnapshot { rules, settings } = shared.rule_snapshot();
         if settings.shadow && settings.salts.runs {
-            return Some("it only watches, because Salt's own reactor is on".to_owned());
+            return Some("shadow mode, because Salt's own reactor is on".to_owned());
         }
         if settings.shadow {
-            return Some("it only watches: `reactor.shadow` is true".to_owned());
+            return Some("shadow mode: `reactor.shadow` is true".to_owned());
         }
         let full = || "records of reactions cannot be written to the log".to_owned();
-        rules.idle().or_else(|| shared.ask.idle()).or_else(|| shared.recorder.is_full().then(full))
+        rules
+            .blocked_by()
+            .or_else(|| shared.executor.blocked_by())
+            .or_else(|| shared.recorder.is_full().then(full))
     }
 
-    /// Reactions since the start by how they ended: done, failed, partial, dead.
+    /// Number of reactions since the start, by final state: done, failed, partial, dead.
     pub fn ended(&self) -> [(&'static str, u64); 4] {
         let metrics = &self.0.metrics;
         [
@@ -505,7 +506,7 @@ impl Handle {
         ]
     }
 
-    /// The patterns of the rules that take a tag.
+    /// The patterns of the rules that match a tag.
     pub fn matching(&self, tag: &str) -> Vec<Arc<str>> {
         self.0.rules().matching(tag)
     }

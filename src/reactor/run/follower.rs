@@ -1,13 +1,13 @@
-//! The follower: reads the log in order, folds records, and puts what rules take on the scheduler.
+//! The follower: reads the log in order, applies records, and queues matching events.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::depths::says_reactor;
+use super::depths::is_by_reactor;
 use super::engine::{RuleSnapshot, Shared};
-use super::record::{self, Record, told};
+use super::record::{self, Record, read_summary};
 use super::{Event, lock};
 use crate::limits::{REACTOR_WAVE_BYTES, STOP_CHECK};
 use crate::model::{Flags, Kind, SeqNo, Source};
@@ -15,19 +15,19 @@ use crate::reactor::shadow;
 use crate::store::{Followed, StoreError};
 use crate::wire::salt_event::authenticated;
 
-/// The entries that the reactor looks at.
+/// True for entries that the reactor reads.
 pub(super) fn is_of_interest(kind: Kind, flags: Flags) -> bool {
     matches!(kind, Kind::Reaction | Kind::SeenOnBus) || flags.has(Flags::ON_BUS)
 }
 
-/// Was it on a bus that the daemon read itself? Whoever may add to history could otherwise make the master act.
-pub(super) fn is_of_a_bus(row: &Followed<'_>) -> bool {
+/// True for events of a bus that the daemon reads itself. Otherwise any client with write access to the archive could make the master act.
+pub(super) fn is_bus_event(row: &Followed<'_>) -> bool {
     row.kind == Kind::SeenOnBus
         || (matches!(row.source, Source::Bus | Source::SpilledBus)
             && !matches!(row.kind, Kind::Gap | Kind::Reaction))
 }
 
-/// Is it the `salt/run/<jid>/ret` of a runner?
+/// True for the `salt/run/<jid>/ret` of a runner.
 fn is_result_of_runner(row: &Followed<'_>) -> bool {
     let rest = row.tag.strip_prefix(b"salt/run/").and_then(|rest| rest.strip_prefix(row.jid.as_bytes()));
     rest == Some(b"/ret")
@@ -39,38 +39,40 @@ pub(super) fn event_of(row: &Followed<'_>) -> Event {
         at: row.at,
         tag: String::from_utf8_lossy(row.tag).into_owned(),
         body: row.body.into(),
-        // A minion may put another one into the tag of its event, and not into the name under which the master knows it.
+        // A minion can forge the minion id in its tag, but not the one that the master authenticated.
         minion: authenticated(row.body).unwrap_or(row.minion).to_owned(),
         has_key: row.flags.has(Flags::MASTER_KEY),
     }
 }
 
-/// The thread.
+/// The body of the thread.
 pub(super) fn run(shared: &Arc<Shared>) {
     let live = shared.store.durable();
-    // What happened before the start is folded first: a record may stand far behind its event.
+    // Entries before the start are applied first, because a record may come long after its event.
     while lock(&shared.checkpoint).cursor < live {
-        if shared.drain.is_stopping() || wave(shared, Some(live)).is_err() && shared.drain.wait(READ_AGAIN) {
+        if shared.drain.is_stopping()
+            || read_part(shared, Some(live)).is_err() && shared.drain.wait(READ_RETRY_PAUSE)
+        {
             return;
         }
     }
     while note_starts(shared).is_err() {
-        if shared.drain.wait(READ_AGAIN) {
+        if shared.drain.wait(READ_RETRY_PAUSE) {
             return;
         }
     }
-    // Those from `live` on are on the scheduler already.
+    // Those from `live` on are queued already.
     let open: Vec<SeqNo> =
         lock(&shared.checkpoint).open.iter().map(|(seq, _)| seq).take_while(|seq| *seq < live).collect();
     if !open.is_empty() {
-        tracing::info!(events = open.len(), "going on with reactions that were not through");
+        tracing::info!(events = open.len(), "continuing open reactions");
     }
     let depths = loop {
         match shared.restore_depths() {
             Ok(depths) => break depths,
             Err(error) => {
-                tracing::error!(%error, "cannot read the log for the job_depths of events, retrying");
-                if shared.drain.wait(READ_AGAIN) {
+                tracing::error!(%error, "cannot restore reaction depths from the log, retrying");
+                if shared.drain.wait(READ_RETRY_PAUSE) {
                     return;
                 }
             }
@@ -82,31 +84,31 @@ pub(super) fn run(shared: &Arc<Shared>) {
         if !wait_for_room(shared) {
             return;
         }
-        if !unread.is_empty() && read.elapsed() >= READ_AGAIN {
+        if !unread.is_empty() && read.elapsed() >= READ_RETRY_PAUSE {
             unread = resume(shared, unread, &depths);
             read = Instant::now();
         }
         let before = lock(&shared.checkpoint).cursor;
-        match wave(shared, None) {
+        match read_part(shared, None) {
             Ok(after) if after == before => shared.store.wait_for(before, STOP_CHECK),
             Ok(_) => {}
             Err(error) => {
-                tracing::error!(%error, seq = %before, "the log could not be read for the reactor; trying again");
-                shared.drain.wait(READ_AGAIN);
+                tracing::error!(%error, seq = %before, "reactor cannot read the log, retrying");
+                shared.drain.wait(READ_RETRY_PAUSE);
             }
         }
     }
 }
 
-/// The pause before the log is read again where it could not be read.
-const READ_AGAIN: Duration = Duration::from_secs(1);
+/// Pause after a failed read of the log.
+const READ_RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// Reads which runners and wheel functions were started since the first of the open events whose calls were begun, and which of those
-/// starts belong to calls that have a record.
+/// Reads the starts of runners and wheel functions since the first open event with started calls, and claims those that belong to calls in
+/// records.
 fn note_starts(shared: &Shared) -> Result<(), StoreError> {
     let (first, end) = {
         let checkpoint = lock(&shared.checkpoint);
-        (checkpoint.open.first_begun(), checkpoint.cursor)
+        (checkpoint.open.first_started(), checkpoint.cursor)
     };
     let Some(mut from) = first else { return Ok(()) };
     while from < end && !shared.drain.is_stopping() {
@@ -115,19 +117,19 @@ fn note_starts(shared: &Shared) -> Result<(), StoreError> {
             if row.kind == Kind::Reaction {
                 record::jids(row.body).for_each(|jid| starts.claim(jid));
             } else if row.seq < end
-                && is_of_a_bus(&row)
+                && is_bus_event(&row)
                 && let Some(start) = shadow::master_call(&row)
             {
-                starts.note(row.seq, &start.jid, start.act);
+                starts.note(row.seq, &start.jid, start.call);
             }
         })?;
     }
     Ok(())
 }
 
-/// Waits until there is room on the scheduler; false if the daemon stops.
+/// Waits for room in the scheduler; false if the daemon stops.
 fn wait_for_room(shared: &Shared) -> bool {
-    let mut said = false;
+    let mut counted = false;
     loop {
         if shared.drain.is_stopping() {
             return false;
@@ -136,53 +138,53 @@ fn wait_for_room(shared: &Shared) -> bool {
         if scheduler.has_room() && !shared.recorder.is_full() {
             return true;
         }
-        if !said {
+        if !counted {
             shared.metrics.reactor_held_up.add(1);
-            said = true;
+            counted = true;
         }
         drop(shared.room.wait_timeout(scheduler, STOP_CHECK));
     }
 }
 
-/// Reads on a little; up to `fold` nothing is put on the scheduler. Returns the new place.
-fn wave(shared: &Arc<Shared>, fold: Option<SeqNo>) -> Result<SeqNo, StoreError> {
+/// Reads a part of the log. Events before `fold` are not queued. Returns the new cursor.
+fn read_part(shared: &Arc<Shared>, fold: Option<SeqNo>) -> Result<SeqNo, StoreError> {
     let from = lock(&shared.checkpoint).cursor;
     let rule_snapshot = shared.rule_snapshot();
-    // What was before the start was counted before it.
+    // Entries before the start were counted by the previous process.
     let compares = rule_snapshot.settings.shadow && fold.is_none();
     if compares {
-        shared.begin_comparing(rule_snapshot.settings.shadow_window, rule_snapshot.settings.salts.workers);
+        shared.start_comparing(rule_snapshot.settings.shadow_window, rule_snapshot.settings.salts.workers);
     }
     let debug = tracing::enabled!(tracing::Level::DEBUG);
-    let wanted = |kind, flags| {
+    let planned = |kind, flags| {
         is_of_interest(kind, flags) || kind == Kind::Gap || (compares && shadow::is_of_interest(kind, flags))
     };
     let mut seen = None;
-    let after = shared.store.follow_selected(wanted, from, REACTOR_WAVE_BYTES, |row| {
+    let after = shared.store.follow_selected(planned, from, REACTOR_WAVE_BYTES, |row| {
         if compares {
             shared.compare(&row);
             seen = seen.max(Some(row.at).filter(|_| shadow::is_timely(row.source)));
         }
         if fold.is_none()
-            && is_of_a_bus(&row)
+            && is_bus_event(&row)
             && let Some(salts) = shadow::master_call(&row)
         {
             if !compares {
                 let mut foreign = lock(&shared.foreign_calls);
-                foreign.note(&salts.jid, &salts.act.fun, shared.clock.now());
+                foreign.note(&salts.jid, &salts.call.fun, shared.clock.now());
             }
-            lock(&shared.starts).note(row.seq, &salts.jid, salts.act);
+            lock(&shared.starts).note(row.seq, &salts.jid, salts.call);
         }
         if row.kind == Kind::Reaction {
-            if let Some(told) = told(row.body) {
-                lock(&shared.checkpoint).told(row.seq, &told);
+            if let Some(summary) = read_summary(row.body) {
+                lock(&shared.checkpoint).apply_record(row.seq, &summary);
             }
             return;
         }
         if row.kind == Kind::Gap && fold.is_none() {
             lock(&shared.scheduler).runners.missed_events(shared.clock.now());
         }
-        if !is_of_a_bus(&row) {
+        if !is_bus_event(&row) {
             return;
         }
         if fold.is_none() {
@@ -192,15 +194,15 @@ fn wave(shared: &Arc<Shared>, fold: Option<SeqNo>) -> Result<SeqNo, StoreError> 
             }
         }
         let tag = String::from_utf8_lossy(row.tag);
-        if debug && fold.is_none() && !says_reactor(row.body) {
-            // As Salt says it, for each event that is not its own.
+        if debug && fold.is_none() && !is_by_reactor(row.body) {
+            // Salt's message, for each event that is not its own.
             tracing::debug!("Gathering reactors for tag {tag}");
         }
         let matched = shared.matching(&*rule_snapshot.rules, &tag, row.seq);
         if matched.is_empty() {
             return;
         }
-        if says_reactor(row.body) {
+        if is_by_reactor(row.body) {
             shared.metrics.reactor_events_own.add(1);
             return;
         }
@@ -212,20 +214,23 @@ fn wave(shared: &Arc<Shared>, fold: Option<SeqNo>) -> Result<SeqNo, StoreError> 
         let depth = lock(&shared.job_depths).depth_of(&row);
         shared.admit(&rule_snapshot.settings, &event_of(&row), &matched, depth, false);
     })?;
-    assert!(from <= after && after <= shared.store.durable(), "cursor <= durable, and it never goes back");
+    assert!(
+        from <= after && after <= shared.store.durable(),
+        "cursor <= durable, and the cursor never decreases"
+    );
     lock(&shared.checkpoint).cursor = after;
     shared.read.store(after.0, Ordering::Release);
     if compares {
-        // At the end of the log time goes on without entries.
+        // At the end of the log time advances without entries.
         let now = if after >= shared.store.durable() { Some(shared.clock.now()) } else { seen };
-        shared.judge(now);
+        shared.compare_due(now);
     } else {
         drop(lock(&shared.comparer).take());
     }
     Ok(after)
 }
 
-/// Goes on with events that were open when the daemon ended; those that could not be read.
+/// Queues events that were open when the daemon ended; returns those that could not be read.
 fn resume(shared: &Shared, open: Vec<SeqNo>, depths: &HashMap<SeqNo, u32>) -> Vec<SeqNo> {
     let mut unread = Vec::new();
     let mut open = open.into_iter().peekable();
@@ -242,7 +247,7 @@ fn resume(shared: &Shared, open: Vec<SeqNo>, depths: &HashMap<SeqNo, u32>) -> Ve
         });
         let upto = read.unwrap_or_else(|error| {
             if unread.is_empty() {
-                tracing::error!(%error, event = seq.0, "events that are to be reacted to cannot be read; trying again");
+                tracing::error!(%error, event = seq.0, "cannot read open events, retrying");
             }
             shared.metrics.reactor_events_unread.add(1);
             unread.push(seq);
@@ -253,8 +258,10 @@ fn resume(shared: &Shared, open: Vec<SeqNo>, depths: &HashMap<SeqNo, u32>) -> Ve
         while let Some(seq) = open.next_if(|seq| *seq < upto) {
             while found.next_if(|event| event.seq < seq).is_some() {}
             match found.next_if(|event| event.seq == seq) {
-                Some(event) => go_on(shared, &rule_snapshot, event, depths.get(&seq).copied().unwrap_or(0)),
-                None if unread.last() != Some(&seq) => shared.is_gone(seq),
+                Some(event) => {
+                    queue_open(shared, &rule_snapshot, event, depths.get(&seq).copied().unwrap_or(0));
+                }
+                None if unread.last() != Some(&seq) => shared.skip_deleted(seq),
                 None => {}
             }
         }
@@ -262,8 +269,8 @@ fn resume(shared: &Shared, open: Vec<SeqNo>, depths: &HashMap<SeqNo, u32>) -> Ve
     unread
 }
 
-/// Goes on with an event, by the rules as they are now.
-fn go_on(shared: &Shared, rule_snapshot: &RuleSnapshot, event: Event, depth: u32) {
+/// Queues an open event for its current rules.
+fn queue_open(shared: &Shared, rule_snapshot: &RuleSnapshot, event: Event, depth: u32) {
     let matched = shared.matching(&*rule_snapshot.rules, &event.tag, event.seq);
     let is_open = {
         let checkpoint = lock(&shared.checkpoint);
@@ -272,8 +279,8 @@ fn go_on(shared: &Shared, rule_snapshot: &RuleSnapshot, event: Event, depth: u32
     if is_open {
         return shared.admit(&rule_snapshot.settings, &event, &matched, depth, true);
     }
-    // The rules are others by now.
+    // No current rule matches the event.
     shared.metrics.reactions_left_gone.add(1);
     let now = shared.clock.now();
-    shared.recorder.write(Record::left(event, Vec::new(), 0, "gone", now).batch(now));
+    shared.recorder.write(Record::skipped(event, Vec::new(), 0, "gone", now).batch(now));
 }

@@ -1,21 +1,21 @@
-//! The reactor, running: it follows the log, lets rules render, and sends what they ask for to the master.
+//! The running reactor: follows the log, renders the files of matching rules, and sends the resulting calls to the master.
 //!
 //! ```text
-//! log -> follower: fold records, match -> scheduler: queues per rule and minion, throttles -> workers: render, ask the master
+//! log -> follower: fold records, match -> scheduler: queues per rule and minion, throttles -> workers: render, call the master
 //!  ^                                                                                         |
-//!  `-------------- recorder: what became of it, an entry of the log like any other <---------'
+//!  `-------------- recorder: writes the outcome as a log entry <----------------------------'
 //! ```
 //!
 //! # The queue is the log
 //!
-//! An event lies in the log, synced, before anybody looks whether a rule wants it. What became of it is written to the same log.
-//! So what is left to do is a fold over the log ([`checkpoint`]): events that rules want, without those that have a record. A small file
-//! keeps that fold up to some place, so that a start need not begin at the first entry.
+//! An event is synced to the log before any rule is looked up, and its outcome is written to the same log. The pending work is therefore a
+//! fold over the log ([`checkpoint`]): matched events without a record. A small file holds that fold up to a position, so that a start does
+//! not read the whole log.
 //!
 //! # Invariant
 //!
-//! An event that a rule takes is open from the moment it is read to the moment its record is read. What is open when the
-//! daemon ends, in whatever way, is done after its next start: at least once, and with `at_most_once` never a second time.
+//! A matched event is open from the moment it is read until its record is read. Events that are open when the daemon ends, even by a kill,
+//! are handled after its next start: at least once, and with `at_most_once` at most once.
 
 pub mod admit;
 pub mod announced;
@@ -46,65 +46,65 @@ use crate::master::{Answer, Call, Master, MasterError};
 use crate::model::{ListedRule, NoteLevel, ReactionFailure, SeqNo};
 use crate::sls::value::Value;
 
-/// An event that rules look at.
+/// An event to match against the rules.
 #[derive(Debug, Clone)]
 pub struct Event {
-    /// Its place in the log.
+    /// Its sequence number.
     pub seq: SeqNo,
-    /// When it arrived.
+    /// Time of arrival.
     pub at: Micros,
     /// Its tag.
     pub tag: String,
     /// Its data, as msgpack.
     pub body: Arc<[u8]>,
-    /// The minion it is about; empty for none.
+    /// The minion that caused it; empty if unknown.
     pub minion: String,
-    /// Did it carry the master's key? In the body that is redacted.
+    /// True if it carried the master's key, which is redacted in `body`.
     pub has_key: bool,
 }
 
-/// The rules: what matches, and what comes of it.
+/// The rules: matching and rendering.
 pub trait RuleEngine: Send + Sync {
-    /// The patterns of the rules that take a tag, in the order of the configuration, each once.
+    /// The patterns of the rules that match a tag, in the order of the configuration, without duplicates.
     fn matching(&self, tag: &str) -> Vec<Arc<str>>;
 
-    /// The rules.
+    /// All rules, in the order of the configuration.
     fn all(&self) -> Vec<ListedRule> {
         Vec::new()
     }
 
-    /// Why no event is taken at the moment, whatever the rules are.
-    fn idle(&self) -> Option<String> {
+    /// Why no event can match at the moment; `None` while the engine works.
+    fn blocked_by(&self) -> Option<String> {
         None
     }
 
-    /// Renders what these of them refer to.
-    fn react(&self, event: &Event, rules: &[Arc<str>]) -> Reacted;
+    /// Renders the files of `rules` for an event.
+    fn react(&self, event: &Event, rules: &[Arc<str>]) -> ReactionPlan;
 }
 
-/// What came of an event.
+/// The result of rendering an event.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Reacted {
-    /// Files and the texts that they were rendered to.
+pub struct ReactionPlan {
+    /// Files with their rendered texts.
     pub files: Vec<(String, String)>,
     /// The low chunks, in order.
     pub chunks: Value,
-    /// What is to be done, in order.
-    pub wanted: Vec<Wanted>,
-    /// Events that the reactor itself is to fire: tag and data.
+    /// The calls, in order.
+    pub calls: Vec<PlannedCall>,
+    /// Events for the master's bus: tag and data.
     pub fired: Vec<(String, Value)>,
-    /// What is to be said.
+    /// Log messages.
     pub notes: Vec<(NoteLevel, String)>,
-    /// What failed, so that there is no call of it.
+    /// Failures, each in place of one or more calls.
     pub failures: Vec<ReactionFailure>,
 }
 
-impl Default for Reacted {
+impl Default for ReactionPlan {
     fn default() -> Self {
         Self {
             files: Vec::new(),
             chunks: Value::Null,
-            wanted: Vec::new(),
+            calls: Vec::new(),
             fired: Vec::new(),
             notes: Vec::new(),
             failures: Vec::new(),
@@ -112,30 +112,30 @@ impl Default for Reacted {
     }
 }
 
-impl Reacted {
-    /// A failure of which nothing else has told.
+impl ReactionPlan {
+    /// Adds a failure and its log message.
     pub fn fail(&mut self, cause: String) {
         self.notes.push((NoteLevel::Error, cause.clone()));
         self.failures.push(ReactionFailure { cause, ..ReactionFailure::default() });
     }
 }
 
-/// One thing to be done.
+/// A call to make, with its origin.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Wanted {
-    /// The ID that it has in its file.
+pub struct PlannedCall {
+    /// Its ID in the file.
     pub id: String,
-    /// Its file.
+    /// The file.
     pub sls: String,
-    /// What.
-    pub what: What,
+    /// The call.
+    pub action: Action,
 }
 
-/// What is to be done.
+/// A call in executable form.
 #[derive(Debug, Clone, PartialEq)]
-pub enum What {
-    /// Executor the master.
-    Executor(Call),
+pub enum Action {
+    /// A request to the master.
+    Master(Call),
     /// Run an execution function on this machine.
     Caller {
         /// The function.
@@ -147,59 +147,59 @@ pub enum What {
     },
 }
 
-/// What a function of a `caller` reaction returned.
+/// The result of a function of a `caller` reaction.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CallerReturn {
-    /// The value.
+    /// The returned value.
     pub value: Value,
-    /// The code that a minion would return with it; 0 for success.
+    /// The return code, as a minion would report it; 0 for success.
     pub retcode: i64,
 }
 
-/// Why a function of a `caller` reaction gave no value.
+/// Why a function of a `caller` reaction returned no value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CallerError {
-    /// It was not begun; it may be tried again.
-    NotBegun(String),
-    /// It raised, or took too long: it had its run.
+    /// It was not started; a retry is safe.
+    NotStarted(String),
+    /// It ran and raised, or exceeded its time limit.
     Failed(String),
-    /// Nobody knows how far it came.
+    /// It may have run, wholly or partly.
     Lost(String),
 }
 
-/// Whoever carries out what reactions want: a master, or what a test puts in its place.
+/// Executes the calls of reactions: a master, or a fake in tests.
 pub trait Executor: Send + Sync {
-    /// See [`Master::ask`].
+    /// Sends a request, see [`Master::ask`].
     fn ask(&self, call: &Call, jid: &str, timeout: Duration) -> Result<Answer, MasterError>;
 
-    /// Fails if nobody is there whom a call could be sent to.
+    /// Fails if the master is unreachable.
     fn reach(&self) -> Result<(), MasterError> {
         Ok(())
     }
 
-    /// Why nothing of this client (`local`, `runner`, `wheel`, `caller`) can ever be carried out here; none if it can.
-    fn cannot(&self, _client: &str) -> Option<String> {
+    /// Why calls of this client (`local`, `runner`, `wheel`, `caller`) can never be made here; `None` if they can.
+    fn unsupported(&self, _client: &str) -> Option<String> {
         None
     }
 
-    /// Why no reaction can be carried out, whatever it is.
-    fn idle(&self) -> Option<String> {
+    /// Why no call can be made at all; `None` if calls are possible.
+    fn blocked_by(&self) -> Option<String> {
         None
     }
 
-    /// Why a job with this target would reach nobody, if that is certain: a master publishes no such job.
-    fn reaches_nobody(&self, _tgt: &Value, _tgt_type: &str) -> Option<String> {
+    /// Why a job with this target matches no minion; `None` if that is not certain. A master does not publish such a job.
+    fn no_target(&self, _tgt: &Value, _tgt_type: &str) -> Option<String> {
         None
     }
 
-    /// Runs an execution function on this machine; what it returned.
+    /// Runs an execution function on this machine.
     fn caller(&self, fun: &str, _args: &[Value], _kwargs: &Value) -> Result<CallerReturn, CallerError> {
-        Err(CallerError::NotBegun(format!("`caller` reactions are not carried out here: {fun}")))
+        Err(CallerError::NotStarted(format!("`caller` reactions are not supported here: {fun}")))
     }
 
     /// Fires an event onto the master's bus.
     fn fire(&self, tag: &str, _data: &Value) -> Result<(), String> {
-        Err(format!("there is no bus to fire {tag} at"))
+        Err(format!("no bus to fire {tag} onto"))
     }
 }
 
@@ -213,12 +213,12 @@ impl Executor for Master {
     }
 }
 
-/// A length of time as the log counts it.
+/// A duration in the unit of [`Micros`], saturating.
 fn micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// Locks what may have been left by a thread that panicked.
+/// Locks a mutex; ignores poisoning by a panicked thread.
 fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

@@ -1,30 +1,30 @@
-//! The rules of a master, for the running reactor: [`Pipeline`] behind [`RuleEngine`].
+//! The rules of a master for the running reactor: implements [`RuleEngine`] with [`Pipeline`].
 
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use super::{Event, Reacted, RuleEngine, Wanted, What};
+use super::{Action, Event, PlannedCall, ReactionPlan, RuleEngine};
 use crate::master::{Call as Request, Cmd};
 use crate::model::{ListedRule, Note};
 use crate::reactor::manage::is_answer;
 use crate::reactor::{Body, Call, Client, Detail, Pipeline, Worker};
 use crate::sls::Value;
 
-/// Under this name the reactor reacts to `salt-run reactor.list` and its kin. No pattern is spelled so.
+/// Pseudo rule for the requests of `salt-run reactor.list` and similar commands. No pattern equals it.
 const MANAGE: &str = crate::model::MANAGE_TAG;
 
-/// See the top of the file.
+/// See the module.
 pub struct Native {
     pipeline: Arc<Pipeline>,
 }
 
 thread_local! {
-    /// What the templates of one thread share, of the pipeline that it worked for last.
+    /// Template state of this thread, for the pipeline that it used last.
     static WORKER: RefCell<Option<Worker>> = const { RefCell::new(None) };
 }
 
 impl Native {
-    /// Of that pipeline.
+    /// The rules of `pipeline`.
     pub fn new(pipeline: Arc<Pipeline>) -> Self {
         Self { pipeline }
     }
@@ -45,14 +45,14 @@ impl RuleEngine for Native {
         self.pipeline.rules().map(|rules| rules.listed()).unwrap_or_default()
     }
 
-    fn idle(&self) -> Option<String> {
+    fn blocked_by(&self) -> Option<String> {
         if !self.pipeline.is_leader() {
-            return Some("`salt-run reactor.set_leader` made another one the leader".to_owned());
+            return Some("another reactor is the leader (`salt-run reactor.set_leader`)".to_owned());
         }
         self.pipeline.rules().err().map(|note| note.to_string())
     }
 
-    fn react(&self, event: &Event, rules: &[Arc<str>]) -> Reacted {
+    fn react(&self, event: &Event, rules: &[Arc<str>]) -> ReactionPlan {
         let is_request = rules.iter().any(|rule| **rule == *MANAGE);
         let only = (!is_request).then_some(rules);
         let out = WORKER.with_borrow_mut(|kept| {
@@ -63,38 +63,37 @@ impl RuleEngine for Native {
             *kept = Some(worker);
             out
         });
-        let mut reacted = Reacted {
+        let mut plan = ReactionPlan {
             files: out.renders.into_iter().filter_map(|render| Some((render.file, render.text?))).collect(),
             chunks: Value::List(out.low.into_iter().map(Value::Map).collect()),
-            wanted: Vec::new(),
+            calls: Vec::new(),
             fired: out.fired.into_iter().map(|fired| (fired.tag, fired.data)).collect(),
             notes: Vec::new(),
             failures: out.notes.iter().filter_map(Note::failure).collect(),
         };
         let note = |note: &Note| (note.level, note.to_string());
-        reacted.notes.extend(out.notes.iter().map(note));
+        plan.notes.extend(out.notes.iter().map(note));
         for call in out.calls {
-            match wanted(&call) {
-                Some(wanted) => reacted.wanted.push(wanted),
-                // Why a job cannot be published is among the notes.
+            match planned_call(&call) {
+                Some(planned) => plan.calls.push(planned),
+                // The notes have the reason why the job cannot be published.
                 None if matches!(&call, Call::Local(local) if local.publish.is_none()) => {}
-                None => reacted.fail(format!(
-                    "a call of {} has no function's name and cannot be made",
-                    call.client().name()
-                )),
+                None => {
+                    plan.fail(format!("cannot make a {} call without a function name", call.client().name()));
+                }
             }
         }
-        reacted
+        plan
     }
 }
 
-fn wanted(call: &Call) -> Option<Wanted> {
+fn planned_call(call: &Call) -> Option<PlannedCall> {
     let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or_default().to_owned();
     let fun = call.fun().as_str()?.to_owned();
-    let (sls, what) = match call {
+    let (sls, action) = match call {
         Call::Local(local) => {
             let load = local.publish.clone()?;
-            (text(local.kwargs.get("__sls__")), What::Executor(Request { cmd: Cmd::Publish, fun, load }))
+            (text(local.kwargs.get("__sls__")), Action::Master(Request { cmd: Cmd::Publish, fun, load }))
         }
         Call::Master(call) => {
             let kwargs = call.kwargs.as_map().cloned().unwrap_or_default();
@@ -102,14 +101,14 @@ fn wanted(call: &Call) -> Option<Wanted> {
                 Client::Wheel => Request::wheel(&fun, call.args.clone(), kwargs),
                 _ => Request::runner(&fun, call.args.clone(), kwargs),
             };
-            (text(call.low.get("__sls__")), What::Executor(request))
+            (text(call.low.get("__sls__")), Action::Master(request))
         }
         Call::Caller(call) => {
             let kwargs = Value::Map(call.kwargs.clone());
-            (text(Some(&call.sls)), What::Caller { fun, args: call.args.clone(), kwargs })
+            (text(Some(&call.sls)), Action::Caller { fun, args: call.args.clone(), kwargs })
         }
     };
-    Some(Wanted { id: text(call.id()), sls, what })
+    Some(PlannedCall { id: text(call.id()), sls, action })
 }
 
 #[cfg(test)]
@@ -120,7 +119,7 @@ mod tests {
     use crate::reactor::NoSalt;
 
     #[test]
-    fn the_reactor_s_own_answer_to_a_request_is_none() {
+    fn the_reactor_s_own_answer_is_not_a_request() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("master");
         std::fs::write(&file, format!("cachedir: {}\nreactor: [{{'*': /a}}]\n", dir.path().display()))
@@ -140,9 +139,9 @@ mod tests {
             minion: String::new(),
             has_key: true,
         };
-        let reacted = native.react(&event, &native.matching(request));
-        assert_eq!((reacted.failures, reacted.fired.len()), (Vec::new(), 1));
-        // On the bus it looks like a request without the key.
-        assert!(matching(&reacted.fired[0].0).is_empty(), "{:?}", reacted.fired);
+        let plan = native.react(&event, &native.matching(request));
+        assert_eq!((plan.failures, plan.fired.len()), (Vec::new(), 1));
+        // On the bus the answer looks like a request without the key.
+        assert!(matching(&plan.fired[0].0).is_empty(), "{:?}", plan.fired);
     }
 }

@@ -1,8 +1,8 @@
-//! The queues of one set of rules: an event that these rules take together waits here.
+//! The queues of one set of rules that is rendered together.
 //!
-//! There is a queue for each minion (or one for all, or one for each event: option `order`). Only the first item of a queue is worked
-//! on. An item is a task in memory only while few wait; the rest is sequence numbers, for the log has the events. The number of
-//! queues is limited, too: events beyond it wait in one line, in order, until a queue is free.
+//! There is one queue per minion (or one in total, or one per event: option `order`). Only the first item of a queue is handled. Items are
+//! tasks in memory up to a limit, and sequence numbers beyond it. The number of queues is limited, too: further events wait in an overflow
+//! list, in order, until a queue is free.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -15,35 +15,35 @@ use crate::limits::{REACTOR_MINION_TASKS_MAX, REACTOR_QUEUES_MAX, REACTOR_RULE_T
 use crate::model::RuleOptions;
 
 /// Patterns of rules that are rendered together.
-pub type Rules = Arc<[Arc<str>]>;
+pub type RuleSet = Arc<[Arc<str>]>;
 
-/// What waits in a queue.
+/// An entry of a queue.
 #[derive(Debug)]
-pub enum Item {
+pub enum QueueItem {
     /// In memory.
     Task(Box<Task>),
-    /// In the log; it is loaded when its turn comes.
+    /// In the log, loaded when its turn comes.
     Later {
         /// The event.
         seq: SeqNo,
-        /// How many reactions led to it.
+        /// Length of the chain of reactions that led to it.
         depth: u16,
-        /// The daemon has been started since the event came.
+        /// True if the daemon was restarted since the event arrived.
         resumed: bool,
     },
 }
 
-// A million of them wait while a master is down.
-const _: () = assert!(size_of::<Item>() == 16);
+// A million of them are queued while a master is down.
+const _: () = assert!(size_of::<QueueItem>() == 16);
 
-impl From<Task> for Item {
+impl From<Task> for QueueItem {
     fn from(task: Task) -> Self {
         Self::Task(Box::new(task))
     }
 }
 
-impl Item {
-    /// How many tasks it is in memory, and bytes of event data.
+impl QueueItem {
+    /// Number of tasks in memory, and bytes of their event data.
     pub(super) fn load(&self) -> (usize, usize) {
         match self {
             Self::Task(task) => (1, task.event.body.len()),
@@ -51,7 +51,7 @@ impl Item {
         }
     }
 
-    /// The event.
+    /// Sequence number of the event.
     pub(super) fn seq(&self) -> SeqNo {
         match self {
             Self::Task(task) => task.event.seq,
@@ -59,10 +59,12 @@ impl Item {
         }
     }
 
-    /// The same without its data, if the log has all of it.
+    /// The item as a sequence number, unless it has state that the log lacks.
     pub(super) fn unloaded(self) -> Self {
         match self {
-            Self::Task(task) if task.progress.is_none() && task.replay.is_none() && task.left.is_none() => {
+            Self::Task(task)
+                if task.progress.is_none() && task.replay.is_none() && task.skipped.is_none() =>
+            {
                 let depth = u16::try_from(task.depth).unwrap_or(u16::MAX);
                 Self::Later { seq: task.event.seq, depth, resumed: task.resumed }
             }
@@ -71,45 +73,45 @@ impl Item {
     }
 }
 
-/// Why the first item of a queue may be worked on.
+/// The kind of item that is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Next {
-    /// It goes on after a pause.
+enum Turn {
+    /// Continues after a pause.
     Retry,
-    /// A runner may be started for it.
+    /// Continues now that a runner may be started.
     Runner,
-    /// It begins.
+    /// Starts.
     Begin,
 }
 
-/// See the top of the file.
+/// See the module.
 #[derive(Debug)]
 pub struct RuleQueues {
     /// The rules.
-    pub rules: Rules,
-    /// How they run.
+    pub rules: RuleSet,
+    /// Their options.
     pub options: Arc<RuleOptions>,
-    /// First items that are with a worker.
+    /// Items in progress.
     pub running: u32,
     /// Tasks in memory.
     pub tasks: usize,
-    /// Queues whose first item waits for a time.
+    /// Queues whose first item is paused.
     pub parked: usize,
-    /// No reaction begins before: `rate`.
+    /// No reaction starts before this time (`rate`).
     pub until: Option<Micros>,
-    /// Every queue is in one of the lists below, parked, or its first item is with a worker.
-    queues: HashMap<u64, VecDeque<Item>>,
-    /// Items for which there was no queue. While there are any, all later ones wait behind them.
-    overflow: VecDeque<(u64, Item)>,
+    /// Each queue is in one of the lists below, parked, or its first item is in progress.
+    queues: HashMap<u64, VecDeque<QueueItem>>,
+    /// Items without a queue. While the list is not empty, new items are appended to it.
+    overflow: VecDeque<(u64, QueueItem)>,
     ready: VecDeque<u64>,
     retries: VecDeque<u64>,
-    /// Queues whose first item waits until a runner may be started.
+    /// Queues whose first item waits for a runner.
     awaiting: VecDeque<u64>,
 }
 
 impl RuleQueues {
-    /// None yet.
-    pub fn new(rules: Rules, options: Arc<RuleOptions>) -> Self {
+    /// Empty queues.
+    pub fn new(rules: RuleSet, options: Arc<RuleOptions>) -> Self {
         Self {
             rules,
             options,
@@ -125,25 +127,25 @@ impl RuleQueues {
         }
     }
 
-    /// Nothing waits, and nothing is with a worker.
+    /// True without pending items and items in progress.
     pub fn is_empty(&self) -> bool {
         self.queues.is_empty() && self.overflow.is_empty()
     }
 
-    /// Reactions that wait until a runner may be started.
+    /// Number of reactions that wait for a runner.
     pub fn awaiting(&self) -> usize {
         self.awaiting.len()
     }
 
-    /// May another event be kept in memory?
+    /// True if another event of this queue may be kept in memory.
     pub fn has_room(&self, key: u64) -> bool {
         self.tasks < REACTOR_RULE_TASKS_MAX
             && self.overflow.is_empty()
             && self.queues.get(&key).is_none_or(|queue| queue.len() < REACTOR_MINION_TASKS_MAX)
     }
 
-    /// Puts an item behind those of its queue.
-    pub fn push(&mut self, key: u64, item: Item) {
+    /// Appends an item to its queue.
+    pub fn push(&mut self, key: u64, item: QueueItem) {
         self.tasks += item.load().0;
         if self.has_queue(key) {
             self.append(key, item);
@@ -160,7 +162,7 @@ impl RuleQueues {
         self.queues.len() < REACTOR_QUEUES_MAX || self.queues.contains_key(&key)
     }
 
-    fn append(&mut self, key: u64, item: Item) {
+    fn append(&mut self, key: u64, item: QueueItem) {
         let queue = self.queues.entry(key).or_insert_with(|| {
             self.ready.push_back(key);
             VecDeque::with_capacity(1)
@@ -168,43 +170,43 @@ impl RuleQueues {
         queue.push_back(item);
     }
 
-    /// What may be worked on now. While the master is away only as many reactions begin as may run at once.
-    fn next(&self, runners: &Runners, is_away: bool) -> Option<Next> {
+    /// The kind of item that may be handled now. While the master is unreachable at most `concurrency` reactions start.
+    fn next(&self, runners: &Runners, master_unreachable: bool) -> Option<Turn> {
         let concurrency = self.options.concurrency();
         if self.running >= concurrency {
             return None;
         }
         if !self.retries.is_empty() {
-            return Some(Next::Retry);
+            return Some(Turn::Retry);
         }
         if !self.awaiting.is_empty() && runners.has_room(&self.rules, self.options.concurrency) {
-            return Some(Next::Runner);
+            return Some(Turn::Runner);
         }
-        let begun = self.running as usize + self.parked;
-        let most = if is_away { concurrency as usize } else { REACTOR_RULE_TASKS_MAX };
+        let started = self.running as usize + self.parked;
+        let most = if master_unreachable { concurrency as usize } else { REACTOR_RULE_TASKS_MAX };
         let waits = self.until.is_some() || (runners.is_full() && !self.awaiting.is_empty());
-        (!self.ready.is_empty() && !waits && begun < most).then_some(Next::Begin)
+        (!self.ready.is_empty() && !waits && started < most).then_some(Turn::Begin)
     }
 
-    /// Is there something to be worked on now?
-    pub fn has_next(&self, runners: &Runners, is_away: bool) -> bool {
-        self.next(runners, is_away).is_some()
+    /// True if an item may be handled now.
+    pub fn has_next(&self, runners: &Runners, master_unreachable: bool) -> bool {
+        self.next(runners, master_unreachable).is_some()
     }
 
-    /// When the next reaction may begin, if `rate` keeps one waiting.
+    /// Earliest start of the next reaction if `rate` delays it.
     pub fn begins_at(&self) -> Option<Micros> {
         self.until.filter(|_| !self.ready.is_empty())
     }
 
-    /// Takes the first item of a queue whose turn it is.
-    pub fn take(&mut self, runners: &mut Runners, is_away: bool) -> Option<(u64, Item)> {
-        let list = match self.next(runners, is_away)? {
-            Next::Retry => &mut self.retries,
-            Next::Runner => {
+    /// Takes the first item that may be handled.
+    pub fn take(&mut self, runners: &mut Runners, master_unreachable: bool) -> Option<(u64, QueueItem)> {
+        let list = match self.next(runners, master_unreachable)? {
+            Turn::Retry => &mut self.retries,
+            Turn::Runner => {
                 runners.awaiting -= 1;
                 &mut self.awaiting
             }
-            Next::Begin => &mut self.ready,
+            Turn::Begin => &mut self.ready,
         };
         let key = list.pop_front()?;
         let item = self.queues.get_mut(&key)?.pop_front()?;
@@ -213,7 +215,7 @@ impl RuleQueues {
         Some((key, item))
     }
 
-    /// A worker is through with the first item of a queue.
+    /// Ends an item in progress.
     pub fn done(&mut self, key: u64) {
         self.running -= 1;
         if self.queues.get(&key).is_some_and(|queue| !queue.is_empty()) {
@@ -229,33 +231,34 @@ impl RuleQueues {
         }
     }
 
-    /// A worker gives the first item of a queue back.
-    fn give_back(&mut self, key: u64, item: Item) {
+    /// Returns an item in progress to the front of its queue.
+    fn give_back(&mut self, key: u64, item: QueueItem) {
         self.running -= 1;
         self.tasks += item.load().0;
         self.queues.entry(key).or_default().push_front(item);
     }
 
-    /// It goes on at some time; see [`RuleQueues::unpark`].
-    pub fn park(&mut self, key: u64, item: Item) {
+    /// Returns an item that is paused until [`RuleQueues::unpark`].
+    pub fn park(&mut self, key: u64, item: QueueItem) {
         self.give_back(key, item);
         self.parked += 1;
     }
 
-    /// The time has come.
+    /// Ends a pause.
     pub fn unpark(&mut self, key: u64) {
         self.parked -= 1;
         self.retries.push_back(key);
     }
 
-    /// It goes on once a runner may be started.
-    pub fn await_runner(&mut self, key: u64, item: Item) {
+    /// Returns an item that waits for a runner.
+    pub fn await_runner(&mut self, key: u64, item: QueueItem) {
         self.give_back(key, item);
         self.awaiting.push_back(key);
     }
 
-    /// It may begin at that time, and none of these rules before, by the options that they had. With others it is looked at again.
-    pub fn throttle(&mut self, key: u64, item: Item, until: Micros, options: &Arc<RuleOptions>) {
+    /// Returns an item that may start at `until`, and delays all others of these rules. If the options have changed, the item is checked
+    /// again.
+    pub fn throttle(&mut self, key: u64, item: QueueItem, until: Micros, options: &Arc<RuleOptions>) {
         self.give_back(key, item);
         self.ready.push_front(key);
         if Arc::ptr_eq(options, &self.options) {

@@ -1,31 +1,31 @@
-//! Records: what the reactor did about an event, as an entry of the log.
+//! Records: the outcome of an event, as an entry of the log.
 //!
 //! ```text
-//! tag    saltcellar/reaction/<tag of the event>      minion   as of the event
+//! tag    saltcellar/reaction/<tag of the event>               minion   as of the event
 //! body   msgpack map
-//!        event     sequence number of the event               at       when that arrived, microseconds since 1970
-//!        state     begun, done, failed, partial, dead, left    why      if it was left: old, quiet, once, rate, budget, depth, ...
-//!        rules     patterns of the rules that this is about    of       how many rules took the event
-//!        began     when their turn came                        ended    when it was over
+//!        event     sequence number of the event               at       its arrival, microseconds since 1970
+//!        state     `begun`, done, failed, partial, dead, left why      if `left`: old, quiet, once, rate, budget, depth, ...
+//!        rules     patterns of the rules of this record       of       number of rules that matched the event
+//!        began     time of the first turn                     ended    time of the end
 //!        files     list of [file, rendered text]              chunks   the low chunks
-//!        calls     list of maps: id, sls, client, fun, tgt, load, jid, tries, sent, took, outcome, and what belongs to it
-//!        depth     how many reactions led to the event, unless none did
-//!        notes     list of [level, text]                       replay   of what it is a replay: the number of a record
-//!        failures  list of maps: file, line, rendered, cause; only if a part failed before there was a call of it
+//!        calls     list of maps: id, sls, client, fun, tgt, load, jid, tries, sent, took, outcome, and its details
+//!        depth     length of the chain of reactions that led to the event, unless 0
+//!        notes     list of [level, text]                      replay   sequence number of the replayed record
+//!        failures  list of maps: file, line, rendered, cause; only if a part failed to render
 //!
-//! `done`: all was rendered, and each call was made. `failed`: rendering failed, and no call was made. `dead`: calls were dead-lettered,
-//! none was made. `partial`: some calls were made; the rest was dead-lettered, or failed to render.
-//! Older records have neither `failures` nor the states `failed` and `partial`: a `done` of theirs may have errors among its notes.
+//! `done`: everything was rendered, and all calls were made. `failed`: rendering failed, and no call was made. `dead`: all calls were
+//! dead-lettered. `partial`: some calls were made; the others were dead-lettered, or failed to render. Records of early releases have
+//! neither `failures` nor the states `failed` and `partial`: their `done` may have errors among the notes.
 //!
-//! One that was left has neither files nor chunks nor calls, but for one that a throttle left out in shadow: it has been rendered.
+//! A `left` record has no files, chunks and calls, unless a throttle skipped the event in shadow: it was rendered then.
 //! ```
 //!
-//! An entry of this kind whose state is `mode` is about no event: it says whether the reactor is in shadow (`shadow`), and whether it has
-//! just been started (`started`); see `reactor/shadow`. One that is `begun` says that a call is about to be made which must not be made twice;
-//! it names it under `keys`. Under `back` it names one of which it is certain that it was not made after all. It is no part of the
-//! history (its entry has not the flag). All others are, one for each event and group of rules.
+//! An entry with the state `mode` belongs to no event: it records whether the reactor is in shadow (`shadow`) and has just been started
+//! (`started`); see `reactor/shadow`. An entry with the state `begun` is a mark: `keys` has a call that is about to be made and must not be
+//! repeated, `back` a call that was certainly not made. Both lack the flag of a reaction, so they are not part of the history. All other
+//! records are, one per event and group of rules.
 
-use super::{Event, Reacted, Wanted, What};
+use super::{Action, Event, PlannedCall, ReactionPlan};
 use crate::clock::Micros;
 use crate::limits::{
     REACTOR_CHUNKS_BYTES_MAX, REACTOR_NAMES_MAX, REACTOR_RESULT_BYTES_MAX, REACTOR_TEXT_BYTES_MAX,
@@ -35,136 +35,136 @@ use crate::model::{Batch, Entry, Flags, Kind, Location, REACTION_TAG, ReactionFa
 use crate::sls::value::{Map, Value};
 use crate::wire::msgpack::{Writer, as_bool, as_int, as_text, elements, get};
 
-/// How a reaction ended.
+/// The final state of a reaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum State {
-    /// Everything was done.
+pub enum ReactionState {
+    /// All calls were made.
     Done,
-    /// Rendering failed, and no call was made; it waits for `reactor replay`.
+    /// Rendering failed, and no call was made; can be replayed.
     Failed,
-    /// Some calls were made; the rest failed, and waits for `reactor replay`.
+    /// Some calls were made, the others failed; can be replayed.
     Partial,
-    /// No call could be made; they wait for `reactor replay`.
+    /// All calls failed; can be replayed.
     Dead,
-    /// Nothing was done, and nothing was to be.
-    Left(&'static str),
+    /// Skipped, for that reason.
+    Skipped(&'static str),
 }
 
-/// What became of a call.
+/// The outcome of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
-    /// The master took it.
+pub enum CallOutcome {
+    /// The master accepted it.
     Answered(Answer),
     /// It ran here, successfully if `retcode` is 0.
     Ran {
-        /// The code that a minion would return.
+        /// The return code, as a minion would report it.
         retcode: i64,
-        /// What it returned, as msgpack.
+        /// The return value, as msgpack.
         result: Vec<u8>,
     },
-    /// The log shows that the master carried it out, though its answer was lost: a job that was published or answered, or the start
-    /// of a runner or a wheel function.
+    /// The answer was lost, but the log proves that the master executed it: a job was published or answered, or a runner or wheel function
+    /// started.
     Found,
-    /// It was not made: the reactor is in shadow.
+    /// Not made, because the reactor is in shadow.
     Shadowed,
-    /// It could not be made, and will not be.
+    /// Dead-lettered, for that reason.
     Dead(String),
-    /// It was sent, no answer came, and the log does not show whether it was carried out.
+    /// Sent without an answer; the log does not prove that it was executed.
     Unknown(String),
 }
 
 /// A call in a record.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Made {
-    /// What was wanted.
-    pub wanted: Wanted,
-    /// The jid that it was given; empty if the master chose one.
+pub struct CallRecord {
+    /// The call.
+    pub call: PlannedCall,
+    /// Its jid; empty if the master chooses it.
     pub jid: String,
-    /// How often it was tried.
+    /// Number of tries.
     pub tries: u32,
-    /// When it was tried last.
+    /// Time of the last try.
     pub sent: Micros,
-    /// How long the master took over that.
+    /// Duration of the last try.
     pub took_us: i64,
-    /// What became of it.
-    pub outcome: Outcome,
+    /// Its outcome.
+    pub outcome: CallOutcome,
 }
 
-/// A record that is being made.
+/// The record of a reaction.
 #[derive(Debug, Clone)]
 pub struct Record {
     /// The event.
     pub event: Event,
     /// The rules.
     pub rules: Vec<std::sync::Arc<str>>,
-    /// How many rules took the event.
-    pub of: usize,
-    /// How it ended.
-    pub state: State,
-    /// When its turn came.
-    pub began: Micros,
-    /// When it was over.
+    /// Number of rules that matched the event.
+    pub rule_count: usize,
+    /// The final state.
+    pub state: ReactionState,
+    /// Time of the first turn.
+    pub started_at: Micros,
+    /// Time of the end.
     pub ended: Micros,
-    /// What was rendered.
-    pub reacted: Reacted,
-    /// What was made of it.
-    pub calls: Vec<Made>,
-    /// The record that this is a replay of.
+    /// The rendered result.
+    pub plan: ReactionPlan,
+    /// The calls with their outcomes.
+    pub calls: Vec<CallRecord>,
+    /// The record that this one replays.
     pub replay: Option<SeqNo>,
-    /// How many reactions led to the event.
+    /// Length of the chain of reactions that led to the event.
     pub depth: u32,
 }
 
 impl Record {
-    /// One for an event about which nothing is done.
-    pub fn left(
+    /// A record of a skipped event.
+    pub fn skipped(
         event: Event,
         rules: Vec<std::sync::Arc<str>>,
-        of: usize,
+        rule_count: usize,
         why: &'static str,
         now: Micros,
     ) -> Self {
         Self {
             event,
             rules,
-            of,
-            state: State::Left(why),
-            began: now,
+            rule_count,
+            state: ReactionState::Skipped(why),
+            started_at: now,
             ended: now,
-            reacted: Reacted::default(),
+            plan: ReactionPlan::default(),
             calls: Vec::new(),
             replay: None,
             depth: 0,
         }
     }
 
-    /// As an entry, in a batch of its own.
+    /// The entry, in its own batch.
     pub fn batch(&self, now: Micros) -> Batch {
         entry(&self.event, Flags::REACTION, now, &self.body())
     }
 
     fn body(&self) -> Vec<u8> {
         let (state, why) = match self.state {
-            State::Done => ("done", ""),
-            State::Failed => ("failed", ""),
-            State::Partial => ("partial", ""),
-            State::Dead => ("dead", ""),
-            State::Left(why) => ("left", why),
+            ReactionState::Done => ("done", ""),
+            ReactionState::Failed => ("failed", ""),
+            ReactionState::Partial => ("partial", ""),
+            ReactionState::Dead => ("dead", ""),
+            ReactionState::Skipped(why) => ("left", why),
         };
         let mut w = Writer::new();
         let is_rendered = why.is_empty() || !self.calls.is_empty();
         let pairs = 8 + usize::from(!why.is_empty()) + 3 * usize::from(is_rendered);
-        let failures = &self.reacted.failures;
+        let failures = &self.plan.failures;
         w.map(
             pairs
                 + usize::from(self.replay.is_some())
                 + usize::from(!failures.is_empty())
                 + usize::from(self.depth > 0),
         );
-        head(&mut w, &self.event, &self.rules, self.of, state);
-        w.str("began").int(self.began.0).str("ended").int(self.ended.0);
-        w.str("notes").array(self.reacted.notes.len());
-        for (level, text) in &self.reacted.notes {
+        head(&mut w, &self.event, &self.rules, self.rule_count, state);
+        w.str("began").int(self.started_at.0).str("ended").int(self.ended.0);
+        w.str("notes").array(self.plan.notes.len());
+        for (level, text) in &self.plan.notes {
             w.array(2).str(level.name()).str(cut(text, REACTOR_TEXT_BYTES_MAX).0);
         }
         if let Some(seq) = self.replay {
@@ -190,9 +190,9 @@ impl Record {
         if !is_rendered {
             return w.into_bytes();
         }
-        w.str("files").array(self.reacted.files.len());
+        w.str("files").array(self.plan.files.len());
         let mut room = REACTOR_TEXT_BYTES_MAX;
-        for (file, text) in &self.reacted.files {
+        for (file, text) in &self.plan.files {
             let (text, whole) = cut(text, room);
             room -= text.len();
             w.array(if whole { 2 } else { 3 }).str(file).str(text);
@@ -200,7 +200,7 @@ impl Record {
                 w.str("cut");
             }
         }
-        let chunks = pack::packed(&self.reacted.chunks);
+        let chunks = pack::packed(&self.plan.chunks);
         w.str("chunks");
         if chunks.len() <= REACTOR_CHUNKS_BYTES_MAX {
             w.raw(&chunks)
@@ -213,43 +213,43 @@ impl Record {
     }
 }
 
-/// What is said beforehand of a call that must not be made twice.
+/// A mark of a call that must not be repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
-    /// It is about to be made.
-    Begun,
-    /// It was not made, for certain: one `Begun` less of the same call.
-    TakenBack,
+    /// The call is about to be made.
+    Started,
+    /// The call was certainly not made: cancels one `Started` of the same call.
+    Withdrawn,
 }
 
-/// An entry that says that of a call, by its [`call_key`].
+/// The entry of a mark; `key` is the call's [`call_key`].
 pub fn mark(
     event: &Event,
     rules: &[std::sync::Arc<str>],
-    of: usize,
+    rule_count: usize,
     mark: Mark,
     key: u64,
     now: Micros,
 ) -> Batch {
     let mut w = Writer::new();
     w.map(6);
-    head(&mut w, event, rules, of, "begun");
+    head(&mut w, event, rules, rule_count, "begun");
     let name = match mark {
-        Mark::Begun => "keys",
-        Mark::TakenBack => "back",
+        Mark::Started => "keys",
+        Mark::Withdrawn => "back",
     };
     w.str(name).array(1).uint(key);
     entry(event, Flags::default(), now, &w.into_bytes())
 }
 
-/// The five pairs with which each record begins.
-fn head(w: &mut Writer, event: &Event, rules: &[std::sync::Arc<str>], of: usize, state: &str) {
+/// Writes the first five pairs of each record.
+fn head(w: &mut Writer, event: &Event, rules: &[std::sync::Arc<str>], rule_count: usize, state: &str) {
     w.str("event").uint(event.seq.0).str("at").int(event.at.0).str("state").str(state);
     w.str("rules").array(rules.len());
     for rule in rules {
         w.str(rule);
     }
-    w.str("of").uint(of as u64);
+    w.str("of").uint(rule_count as u64);
 }
 
 fn entry(event: &Event, flags: Flags, now: Micros, body: &[u8]) -> Batch {
@@ -268,30 +268,30 @@ fn entry(event: &Event, flags: Flags, now: Micros, body: &[u8]) -> Batch {
     })
 }
 
-/// A call is known by what it is, within one event.
-pub fn call_key(wanted: &Wanted) -> u64 {
-    let (fun, what) = match &wanted.what {
-        What::Executor(call) => (call.fun.as_str(), call.cmd.name()),
-        What::Caller { fun, .. } => (fun.as_str(), "caller"),
+/// The identity of a call within its event.
+pub fn call_key(planned: &PlannedCall) -> u64 {
+    let (fun, client) = match &planned.action {
+        Action::Master(call) => (call.fun.as_str(), call.cmd.name()),
+        Action::Caller { fun, .. } => (fun.as_str(), "caller"),
     };
-    xxhash_rust::xxh3::xxh3_64([what, fun, &wanted.id, &wanted.sls].join("\0").as_bytes())
+    xxhash_rust::xxh3::xxh3_64([client, fun, &planned.id, &planned.sls].join("\0").as_bytes())
 }
 
-/// `local`, `runner`, `wheel` or `caller`.
-pub fn client(what: &What) -> &'static str {
-    match what {
-        What::Executor(call) => match call.cmd {
+/// The client: `local`, `runner`, `wheel` or `caller`.
+pub fn client(action: &Action) -> &'static str {
+    match action {
+        Action::Master(call) => match call.cmd {
             Cmd::Publish => "local",
             Cmd::Runner => "runner",
             Cmd::Wheel => "wheel",
         },
-        What::Caller { .. } => "caller",
+        Action::Caller { .. } => "caller",
     }
 }
 
-/// The target, as text; empty where there is none.
-pub fn target(what: &What) -> String {
-    let What::Executor(call) = what else { return String::new() };
+/// The target as text; empty for calls without a target.
+pub fn target(action: &Action) -> String {
+    let Action::Master(call) = action else { return String::new() };
     match call.load.get("tgt") {
         Some(Value::Str(text)) => text.clone(),
         Some(Value::List(items)) => items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(","),
@@ -299,20 +299,20 @@ pub fn target(what: &What) -> String {
     }
 }
 
-fn put_call(w: &mut Writer, made: &Made) {
-    let wanted = &made.wanted;
-    let (fun, load) = match &wanted.what {
-        What::Executor(call) => (&call.fun, Value::Map(call.load.clone())),
-        What::Caller { fun, args, kwargs } => {
+fn put_call(w: &mut Writer, made: &CallRecord) {
+    let planned = &made.call;
+    let (fun, load) = match &planned.action {
+        Action::Master(call) => (&call.fun, Value::Map(call.load.clone())),
+        Action::Caller { fun, args, kwargs } => {
             let load = [("args", Value::List(args.clone())), ("kwargs", kwargs.clone())];
             (fun, Value::Map(load.into_iter().map(|(k, v)| (k.into(), v)).collect::<Map>()))
         }
     };
     let load = pack::packed(&load);
-    let (outcome, more) = outcome_words(&made.outcome);
+    let (outcome, more) = outcome_name(&made.outcome);
     w.map(11 + more);
-    w.str("id").str(&wanted.id).str("sls").str(&wanted.sls).str("client").str(client(&wanted.what));
-    w.str("fun").str(fun).str("tgt").str(&target(&wanted.what)).str("load");
+    w.str("id").str(&planned.id).str("sls").str(&planned.sls).str("client").str(client(&planned.action));
+    w.str("fun").str(fun).str("tgt").str(&target(&planned.action)).str("load");
     if load.len() <= REACTOR_CHUNKS_BYTES_MAX {
         w.raw(&load)
     } else {
@@ -335,52 +335,54 @@ fn put_call(w: &mut Writer, made: &Made) {
         };
     };
     let jid = match &made.outcome {
-        Outcome::Answered(
+        CallOutcome::Answered(
             Answer::Published { jid, .. } | Answer::Started { jid, .. } | Answer::Ran { jid, .. },
         ) => jid,
         _ => &made.jid,
     };
     w.str("jid").str(jid);
     match &made.outcome {
-        Outcome::Answered(Answer::Published { minions, missing, .. }) => {
+        CallOutcome::Answered(Answer::Published { minions, missing, .. }) => {
             w.str("count").uint(minions.len() as u64);
             names(w, "minions", minions);
             names(w, "missing", missing);
         }
-        Outcome::Answered(Answer::Started { tag, .. }) => {
+        CallOutcome::Answered(Answer::Started { tag, .. }) => {
             w.str("tag").str(tag);
         }
-        Outcome::Answered(Answer::Ran { success, result: bytes, .. }) => {
+        CallOutcome::Answered(Answer::Ran { success, result: bytes, .. }) => {
             w.str("success").bool(*success);
             result(w, bytes);
         }
-        Outcome::Ran { retcode, result: bytes } => {
+        CallOutcome::Ran { retcode, result: bytes } => {
             w.str("success").bool(*retcode == 0).str("retcode").int(*retcode);
             result(w, bytes);
         }
-        Outcome::Answered(Answer::NoTarget { why }) | Outcome::Dead(why) | Outcome::Unknown(why) => {
+        CallOutcome::Answered(Answer::NoTarget { why })
+        | CallOutcome::Dead(why)
+        | CallOutcome::Unknown(why) => {
             w.str("why").str(cut(why, REACTOR_TEXT_BYTES_MAX).0);
         }
-        Outcome::Found | Outcome::Shadowed => {}
+        CallOutcome::Found | CallOutcome::Shadowed => {}
     }
 }
 
-/// The word for an outcome, and how many more pairs it has.
-fn outcome_words(outcome: &Outcome) -> (&'static str, usize) {
+/// The name of an outcome, and its number of additional pairs.
+fn outcome_name(outcome: &CallOutcome) -> (&'static str, usize) {
     match outcome {
-        Outcome::Answered(Answer::Published { .. }) => ("published", 3),
-        Outcome::Answered(Answer::NoTarget { .. }) => ("nobody", 1),
-        Outcome::Answered(Answer::Started { .. }) => ("started", 1),
-        Outcome::Answered(Answer::Ran { .. }) => ("ran", 2),
-        Outcome::Ran { .. } => ("ran", 3),
-        Outcome::Found => ("found", 0),
-        Outcome::Shadowed => ("shadowed", 0),
-        Outcome::Dead(_) => ("dead", 1),
-        Outcome::Unknown(_) => ("unknown", 1),
+        CallOutcome::Answered(Answer::Published { .. }) => ("published", 3),
+        CallOutcome::Answered(Answer::NoTarget { .. }) => ("nobody", 1),
+        CallOutcome::Answered(Answer::Started { .. }) => ("started", 1),
+        CallOutcome::Answered(Answer::Ran { .. }) => ("ran", 2),
+        CallOutcome::Ran { .. } => ("ran", 3),
+        CallOutcome::Found => ("found", 0),
+        CallOutcome::Shadowed => ("shadowed", 0),
+        CallOutcome::Dead(_) => ("dead", 1),
+        CallOutcome::Unknown(_) => ("unknown", 1),
     }
 }
 
-/// The beginning of a text, and whether it is all of it.
+/// A prefix of at most `room` bytes, and whether it is the whole text.
 fn cut(text: &str, room: usize) -> (&str, bool) {
     if text.len() <= room {
         return (text, true);
@@ -392,13 +394,13 @@ fn cut(text: &str, room: usize) -> (&str, bool) {
     (text.get(..end).unwrap_or_default(), false)
 }
 
-/// Jids of the calls that were made, by a record.
+/// Jids of the calls in a record.
 pub fn jids(body: &[u8]) -> impl Iterator<Item = &str> {
     let calls = elements(get(body, "calls").unwrap_or_default());
     calls.filter_map(|call| as_text(get(call, "jid")?)).filter(|jid| !jid.is_empty())
 }
 
-/// What failed, by a record.
+/// The failures in a record.
 pub fn failures(body: &[u8]) -> Vec<ReactionFailure> {
     let one = |failure| {
         let text = |key| get(failure, key).and_then(as_text).unwrap_or_default().to_owned();
@@ -409,7 +411,7 @@ pub fn failures(body: &[u8]) -> Vec<ReactionFailure> {
     elements(get(body, "failures").unwrap_or_default()).map(one).collect()
 }
 
-/// The option of a rule that left a reaction out, by what its record says under `why`; `None` if it was something else.
+/// The option of a rule for a record's `why`; `None` for other reasons.
 pub fn option_of(why: &str) -> Option<&'static str> {
     match why {
         "once" => Some("once_per"),
@@ -420,17 +422,17 @@ pub fn option_of(why: &str) -> Option<&'static str> {
     }
 }
 
-/// When the event of a record came, if it was the one of its minion that counted for a rule with `once_per`.
+/// Arrival of a record's event, if the event counted for a rule with `once_per`.
 pub fn counted_once(body: &[u8], rule: &str) -> Option<Micros> {
     let is_of =
-        |rule: &str| elements(get(body, "rules").unwrap_or_default()).any(|of| as_text(of) == Some(rule));
-    // These did not get as far as to be counted.
+        |rule: &str| elements(get(body, "rules").unwrap_or_default()).any(|one| as_text(one) == Some(rule));
+    // These were skipped before they could count.
     let never_came = matches!(get(body, "why").and_then(as_text), Some("once" | "depth" | "gone"));
     let counts = is_of(rule) && !never_came && get(body, "replay").is_none();
     counts.then(|| get(body, "at").and_then(as_int).map(Micros)).flatten()
 }
 
-/// The jobs and orchestrations that a record tells of, each with the depth of the event that it is a reaction to.
+/// Passes the jobs and orchestrations of a record to `take`, each with the depth of the record's event.
 pub fn jobs_of(body: &[u8], mut take: impl FnMut(&str, u32)) {
     let depth = get(body, "depth").and_then(as_int).and_then(|depth| u32::try_from(depth).ok()).unwrap_or(0);
     for call in elements(get(body, "calls").unwrap_or_default()) {
@@ -444,21 +446,21 @@ pub fn jobs_of(body: &[u8], mut take: impl FnMut(&str, u32)) {
     }
 }
 
-/// What the fold over the log needs of a record.
+/// The part of a record that the checkpoint needs.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Told<'a> {
+pub struct RecordSummary<'a> {
     /// The event.
     pub event: SeqNo,
     /// Its rules.
     pub rules: Vec<&'a str>,
-    /// How many rules took the event.
-    pub of: usize,
-    /// What it says of calls that must not be made twice; such a record closes nothing.
+    /// Number of rules that matched the event.
+    pub rule_count: usize,
+    /// Marks of calls; a record with marks closes no event.
     pub marks: Option<Vec<(Mark, u64)>>,
 }
 
-/// Reads a record; `None` for what is none, and for replays, which open and close nothing.
-pub fn told(body: &[u8]) -> Option<Told<'_>> {
+/// Reads a record. `None` for other entries, and for replays, which neither open nor close events.
+pub fn read_summary(body: &[u8]) -> Option<RecordSummary<'_>> {
     if get(body, "replay").is_some() {
         return None;
     }
@@ -473,11 +475,11 @@ pub fn told(body: &[u8]) -> Option<Told<'_>> {
         keys.map(move |key| (mark, key))
     };
     let marks = (get(body, "state").and_then(as_text)? == "begun")
-        .then(|| marked("keys", Mark::Begun).chain(marked("back", Mark::TakenBack)).collect());
-    Some(Told {
+        .then(|| marked("keys", Mark::Started).chain(marked("back", Mark::Withdrawn)).collect());
+    Some(RecordSummary {
         event: SeqNo(uint("event")?),
         rules: elements(get(body, "rules")?).filter_map(as_text).collect(),
-        of: usize::try_from(uint("of")?).ok()?,
+        rule_count: usize::try_from(uint("of")?).ok()?,
         marks,
     })
 }

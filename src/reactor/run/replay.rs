@@ -1,100 +1,111 @@
-//! Doing again what was dead-lettered, at the request of a person.
+//! Replay of failed reactions on request.
 
 use std::sync::Arc;
 
 use super::engine::Handle;
 use super::record::call_key;
-use super::scheduler::{Progress, Task};
-use super::{Event, Reacted, Wanted, What};
+use super::scheduler::{Task, TaskProgress};
+use super::{Action, Event, PlannedCall, ReactionPlan};
 use crate::clock::Micros;
 use crate::master::{Call, Cmd, pack};
 use crate::model::SeqNo;
 use crate::sls::value::{Map, Value};
 use crate::store::StoredEntry;
 
-/// Why nothing is done again.
+/// Why a reaction is not replayed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// The entry is no record of a reaction.
-    #[error("number {0} is no reaction")]
-    NoReaction(SeqNo),
-    /// All of it was done.
+    /// The entry is not a record of a reaction.
+    #[error("entry {0} is not a reaction")]
+    NotAReaction(SeqNo),
+    /// All calls were made.
     #[error(
-        "reaction {0} has no call that was dead-lettered; --all makes every call again, --render begins with the event"
+        "reaction {0} has no dead-lettered call; --all repeats every call, --render renders the event again"
     )]
-    NothingAside(SeqNo),
-    /// What was wanted is not in the record.
+    NothingDeadLettered(SeqNo),
+    /// The record lacks the call, because it was too large.
     #[error(
-        "reaction {0} does not hold what is to be called, because it was too large; --render begins with the event"
+        "the record of reaction {0} lacks the calls, because they were too large; --render renders the event again"
     )]
     TooLarge(SeqNo),
-    /// The event is gone.
-    #[error("the event {0} is no longer in the log")]
+    /// Retention has deleted the event.
+    #[error("event {0} is no longer in the log")]
     EventGone(SeqNo),
-    /// No rule takes the event.
-    #[error("no rule takes the event {0} any more")]
+    /// No current rule matches the event.
+    #[error("no current rule matches event {0}")]
     NoRule(SeqNo),
     /// The log could not be read.
     #[error(transparent)]
     Store(#[from] crate::store::StoreError),
 }
 
-/// What is done again.
+/// The extent of a replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Replayed {
-    /// So many calls are made.
+    /// This many calls are made.
     Calls(usize),
-    /// So many rules are rendered, with the event.
+    /// This many rules are rendered.
     Rules(usize),
 }
 
-/// What a record says.
-struct Found {
+/// The parts of a record that a replay needs.
+struct ReplaySource {
     event: Event,
     rules: Vec<Arc<str>>,
-    of: usize,
-    /// What was wanted, and whether it was dead-lettered.
-    wanted: Vec<(Wanted, bool)>,
+    rule_count: usize,
+    /// The calls, and whether each was dead-lettered.
+    calls: Vec<(PlannedCall, bool)>,
     whole: bool,
-    /// A part of it failed to render.
+    /// True if a part failed to render.
     failed: bool,
 }
 
 impl Handle {
-    /// Does what a record says was dead-lettered, or `all` of it. What failed to render is rendered again, by the rules of the record;
-    /// then calls that were made are left out.
+    /// Makes the dead-lettered calls of a record, or `all` of its calls. If a part failed to render, it renders the record's rules again
+    /// and omits the calls that were made.
     pub fn replay(&self, record: &StoredEntry, all: bool) -> Result<Replayed, ReplayError> {
-        let found = read(record).ok_or(ReplayError::NoReaction(record.seq))?;
-        if found.failed {
-            let made = found.wanted.iter().filter(|(_, aside)| !aside && !all);
-            let made: Vec<_> = made.map(|(wanted, _)| call_key(wanted)).collect();
-            return self.render_again(record.seq, found.event.seq, Some(&found.rules), &made);
+        let source = read(record).ok_or(ReplayError::NotAReaction(record.seq))?;
+        if source.failed {
+            let made = source.calls.iter().filter(|(_, dead_lettered)| !dead_lettered && !all);
+            let made: Vec<_> = made.map(|(planned, _)| call_key(planned)).collect();
+            return self.render_again(record.seq, source.event.seq, Some(&source.rules), &made);
         }
-        let wanted: Vec<Wanted> =
-            found.wanted.into_iter().filter(|(_, aside)| *aside || all).map(|(wanted, _)| wanted).collect();
-        if wanted.is_empty() {
-            return Err(if found.whole {
-                ReplayError::NothingAside(record.seq)
+        let calls: Vec<PlannedCall> = source
+            .calls
+            .into_iter()
+            .filter(|(_, dead_lettered)| *dead_lettered || all)
+            .map(|(planned, _)| planned)
+            .collect();
+        if calls.is_empty() {
+            return Err(if source.whole {
+                ReplayError::NothingDeadLettered(record.seq)
             } else {
                 ReplayError::TooLarge(record.seq)
             });
         }
-        let (count, now) = (wanted.len(), self.0.clock.now());
-        let reacted = Reacted { wanted, ..Reacted::default() };
-        let progress = Progress::of(&found.event, now, reacted, false);
-        self.again(found.event, found.rules, found.of, record.seq, Some(Box::new(progress)), Vec::new());
+        let (count, now) = (calls.len(), self.0.clock.now());
+        let plan = ReactionPlan { calls, ..ReactionPlan::default() };
+        let progress = TaskProgress::of(&source.event, now, plan, false);
+        self.queue_replay(
+            source.event,
+            source.rules,
+            source.rule_count,
+            record.seq,
+            Some(Box::new(progress)),
+            Vec::new(),
+        );
         Ok(Replayed::Calls(count))
     }
 
-    /// Begins again with the event: the rules as they are now, rendered anew.
+    /// Renders an event again with all current rules.
     pub fn replay_event(&self, seq: SeqNo) -> Result<Replayed, ReplayError> {
         self.render_again(seq, seq, None, &[])
     }
 
-    /// Renders again what takes an event, of `only` these rules.
+    /// Renders an event again with its current rules, or with those in `only`.
     fn render_again(
         &self,
-        of: SeqNo,
+        rule_count: SeqNo,
         event: SeqNo,
         only: Option<&[Arc<str>]>,
         already_made: &[u64],
@@ -109,18 +120,18 @@ impl Handle {
         let count = rules.len();
         let settings = self.0.settings();
         for (rules, _) in settings.groups(rules) {
-            self.again(event.clone(), rules, count, of, None, already_made.to_vec());
+            self.queue_replay(event.clone(), rules, count, rule_count, None, already_made.to_vec());
         }
         Ok(Replayed::Rules(count))
     }
 
-    fn again(
+    fn queue_replay(
         &self,
         event: Event,
         rules: Vec<Arc<str>>,
-        of: usize,
+        rule_count: usize,
         record: SeqNo,
-        progress: Option<Box<Progress>>,
+        progress: Option<Box<TaskProgress>>,
         already_made: Vec<u64>,
     ) {
         let settings = self.0.settings();
@@ -128,22 +139,22 @@ impl Handle {
         let task = Task {
             event,
             rules,
-            of,
-            place: 0,
+            rule_count,
+            rule_index: 0,
             options,
             depth: 0,
-            begun: Vec::new(),
+            started_calls: Vec::new(),
             resumed: false,
             replay: Some(record),
             already_made,
-            left: None,
+            skipped: None,
             progress,
         };
         self.0.offer(task);
     }
 }
 
-fn read(record: &StoredEntry) -> Option<Found> {
+fn read(record: &StoredEntry) -> Option<ReplaySource> {
     let Value::Map(map) = pack::unpacked(&record.body)? else { return None };
     let number = |key: &str| match map.get(key) {
         Some(Value::Int(n)) => Some(*n),
@@ -160,18 +171,18 @@ fn read(record: &StoredEntry) -> Option<Found> {
     };
     let rules = map.get("rules")?.as_list()?.iter().filter_map(Value::as_str).map(Into::into).collect();
     let failed = map.get("failures").and_then(Value::as_list).is_some_and(|failures| !failures.is_empty());
-    let of = usize::try_from(number("of")?).ok()?;
-    let mut found = Found { event, rules, of, wanted: Vec::new(), whole: true, failed };
+    let rule_count = usize::try_from(number("of")?).ok()?;
+    let mut source = ReplaySource { event, rules, rule_count, calls: Vec::new(), whole: true, failed };
     for call in map.get("calls").and_then(Value::as_list).unwrap_or_default() {
-        match one(call.as_map()?) {
-            Some(wanted) => found.wanted.push(wanted),
-            None => found.whole = false,
+        match planned_call(call.as_map()?) {
+            Some(planned) => source.calls.push(planned),
+            None => source.whole = false,
         }
     }
-    Some(found)
+    Some(source)
 }
 
-fn one(call: &Map) -> Option<(Wanted, bool)> {
+fn planned_call(call: &Map) -> Option<(PlannedCall, bool)> {
     let text = |key: &str| call.get(key).and_then(Value::as_str).map(str::to_owned);
     let (fun, load) = (text("fun")?, call.get("load")?.as_map()?.clone());
     let cmd = match text("client")?.as_str() {
@@ -180,14 +191,14 @@ fn one(call: &Map) -> Option<(Wanted, bool)> {
         "wheel" => Some(Cmd::Wheel),
         _ => None,
     };
-    let what = match cmd {
-        Some(cmd) => What::Executor(Call { cmd, fun, load }),
-        None => What::Caller {
+    let action = match cmd {
+        Some(cmd) => Action::Master(Call { cmd, fun, load }),
+        None => Action::Caller {
             fun,
             args: load.get("args")?.as_list()?.to_vec(),
             kwargs: load.get("kwargs")?.clone(),
         },
     };
-    let aside = matches!(text("outcome")?.as_str(), "dead" | "unknown" | "shadowed");
-    Some((Wanted { id: text("id")?, sls: text("sls")?, what }, aside))
+    let dead_lettered = matches!(text("outcome")?.as_str(), "dead" | "unknown" | "shadowed");
+    Some((PlannedCall { id: text("id")?, sls: text("sls")?, action }, dead_lettered))
 }

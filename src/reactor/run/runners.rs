@@ -1,65 +1,65 @@
-//! Runners on the master: how many are under way, as the master's own pool of threads would count them.
+//! Running runners on the master, limited as in Salt's reactor.
 //!
-//! Salt's reactor has `reactor_worker_threads` threads for runners and wheel functions. A runner that our reactor starts runs in a
-//! process of the master, and is under way until its `salt/run/<jid>/ret` is in the log. That event may never come: the process was
-//! killed, the master was stopped, the bus was not read at that moment. Therefore a runner counts no longer than
-//! [`REACTOR_RUNNER_TIME`], and only [`REACTOR_RUNNER_TIMEOUT`] after a gap in the events, or if it never fired an event.
+//! Salt's reactor has `reactor_worker_threads` threads for runners and wheel functions. A runner of our reactor is a process of the master,
+//! and counts as running until its `salt/run/<jid>/ret` is in the log. That event may never come: the process was killed, the master was
+//! stopped, or the bus was not read. Therefore a runner expires after [`REACTOR_RUNNER_TIME`], and already after [`REACTOR_RUNNER_TIMEOUT`]
+//! if it followed a gap in the events or produced no event.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::engine::Shared;
-use super::queues::Rules;
-use super::record::Outcome;
+use super::queues::RuleSet;
+use super::record::CallOutcome;
 use super::{lock, micros};
 use crate::clock::Micros;
 use crate::limits::{REACTOR_RUNNER_TIME, REACTOR_RUNNER_TIMEOUT};
 use crate::master::Answer;
 use crate::model::RunnerLimits;
 
-/// A runner that was started.
+/// A running runner.
 #[derive(Debug)]
 struct Started {
     fun: String,
-    rules: Rules,
+    rules: RuleSet,
     at: Micros,
-    /// When it is looked for in the log.
+    /// Time of the next search for its result in the log.
     due: Micros,
-    /// Its result may have been missed.
+    /// True if a gap may contain its result.
     in_gap: bool,
 }
 
-/// See the top of the file. Pure: the caller gives the time.
+/// The limits and their use. No clock inside: the caller passes the time.
 #[derive(Debug, Default)]
 pub struct Runners {
     limits: RunnerLimits,
-    /// Reactions that wait until a runner may be started.
+    /// Number of reactions that wait for a runner.
     pub awaiting: usize,
-    /// Requests and runners under way, by the rules that caused them.
-    taken: HashMap<Rules, u32>,
+    /// Requests in flight and running runners, by the rules that caused them.
+    taken: HashMap<RuleSet, u32>,
     total: u32,
     started: HashMap<Arc<str>, Started>,
 }
 
 impl Runners {
-    /// Other limits hold from now on.
+    /// Sets the limits.
     pub fn limit(&mut self, limits: RunnerLimits) {
         self.limits = limits;
     }
 
-    /// May these rules start another runner? One of the master's threads is left to rules that have none under way.
-    pub fn has_room(&self, rules: &Rules, concurrency: Option<u32>) -> bool {
+    /// True if these rules may start another runner. One slot is reserved for rules without running runners.
+    pub fn has_room(&self, rules: &RuleSet, concurrency: Option<u32>) -> bool {
         let share = self.limits.threads.saturating_sub(1).max(1).min(concurrency.unwrap_or(u32::MAX));
         self.total < self.limits.threads && self.taken.get(rules).is_none_or(|taken| *taken < share)
     }
 
-    /// Do as many reactions wait as may?
+    /// True if no further reaction may wait for a runner.
     pub fn is_full(&self) -> bool {
         self.limits.waiting.is_some_and(|most| self.awaiting >= most)
     }
 
-    /// Takes the place of a runner, if there is one.
-    pub fn take(&mut self, rules: &Rules, concurrency: Option<u32>) -> bool {
+    /// Takes a slot if one is free.
+    pub fn take(&mut self, rules: &RuleSet, concurrency: Option<u32>) -> bool {
         let has_room = self.has_room(rules, concurrency);
         if has_room {
             *self.taken.entry(rules.clone()).or_default() += 1;
@@ -68,15 +68,15 @@ impl Runners {
         has_room
     }
 
-    /// A runner is under way that had no place: its request had no answer, and it was found in the log.
-    pub fn found(&mut self, jid: &str, fun: &str, rules: &Rules, now: Micros) {
+    /// Adds a runner whose request had no answer, and that was found in the log; it takes a slot in excess of the limit.
+    pub fn found(&mut self, jid: &str, fun: &str, rules: &RuleSet, now: Micros) {
         *self.taken.entry(rules.clone()).or_default() += 1;
         self.total += 1;
         self.started(jid, fun, rules, now);
     }
 
-    /// Gives it back.
-    pub fn give_back(&mut self, rules: &Rules) {
+    /// Frees a slot.
+    pub fn give_back(&mut self, rules: &RuleSet) {
         self.total -= 1;
         if let Some(taken) = self.taken.get_mut(rules) {
             *taken -= 1;
@@ -86,8 +86,8 @@ impl Runners {
         }
     }
 
-    /// The runner in a place that was taken has this jid.
-    pub fn started(&mut self, jid: &str, fun: &str, rules: &Rules, now: Micros) {
+    /// Sets the jid of the runner in a slot.
+    pub fn started(&mut self, jid: &str, fun: &str, rules: &RuleSet, now: Micros) {
         let due = Micros(now.0 + micros(REACTOR_RUNNER_TIMEOUT));
         let started = Started { fun: fun.to_owned(), rules: rules.clone(), at: now, due, in_gap: false };
         if let Some(before) = self.started.insert(jid.into(), started) {
@@ -95,14 +95,14 @@ impl Runners {
         }
     }
 
-    /// A runner has ended. Was it one of ours?
+    /// Ends a runner; true if it was known.
     pub fn ended(&mut self, jid: &str) -> bool {
         let Some(started) = self.started.remove(jid) else { return false };
         self.give_back(&started.rules);
         true
     }
 
-    /// Events have been missed; the results of runners may be among them.
+    /// Notes a gap in the events, which may contain results.
     pub fn missed_events(&mut self, now: Micros) {
         let due = Micros(now.0 + micros(REACTOR_RUNNER_TIMEOUT));
         for started in self.started.values_mut() {
@@ -110,13 +110,13 @@ impl Runners {
         }
     }
 
-    /// Runners that are to be looked for in the log.
+    /// Runners to search for in the log.
     pub fn due(&self, now: Micros) -> Vec<Arc<str>> {
         let is_due = |(jid, started): (&Arc<str>, &Started)| (started.due <= now).then(|| jid.clone());
         self.started.iter().filter_map(is_due).collect()
     }
 
-    /// A runner has fired events, but not its result: it counts for a while yet, or no longer.
+    /// Extends the time of a runner that has produced events; false if its time is over.
     pub fn still_runs(&mut self, jid: &str, now: Micros) -> bool {
         let Some(started) = self.started.get_mut(jid) else { return false };
         let end = Micros(started.at.0 + micros(REACTOR_RUNNER_TIME));
@@ -133,31 +133,31 @@ impl Runners {
 }
 
 impl Shared {
-    /// A runner or wheel function has been asked for. What was started counts until it has ended.
-    pub(super) fn runner_asked(&self, rules: &Rules, fun: &str, outcome: Option<&Outcome>) {
-        if let Some(Outcome::Answered(Answer::Started { jid, .. })) = outcome {
+    /// Handles the outcome of a request to start a runner or wheel function.
+    pub(super) fn runner_requested(&self, rules: &RuleSet, fun: &str, outcome: Option<&CallOutcome>) {
+        if let Some(CallOutcome::Answered(Answer::Started { jid, .. })) = outcome {
             lock(&self.scheduler).runners.started(jid, fun, rules, self.clock.now());
-            self.look_for_result(jid);
+            self.check_for_result(jid);
         } else {
             lock(&self.scheduler).runners.give_back(rules);
         }
         self.change.notify_one();
     }
 
-    /// A runner was found that the master had started without an answer.
-    pub(super) fn runner_found(&self, rules: &Rules, fun: &str, jid: &str) {
+    /// Adds a runner that the master started without an answer.
+    pub(super) fn runner_found(&self, rules: &RuleSet, fun: &str, jid: &str) {
         lock(&self.scheduler).runners.found(jid, fun, rules, self.clock.now());
-        self.look_for_result(jid);
+        self.check_for_result(jid);
     }
 
-    /// The result of a runner may be in the log before it was known to be ours; what comes after this look, the follower sees.
-    fn look_for_result(&self, jid: &str) {
+    /// Searches the log for a result that came before the answer with the jid. The follower sees later ones.
+    fn check_for_result(&self, jid: &str) {
         if matches!(self.runner_events(jid), Some((_, true))) {
             lock(&self.scheduler).runners.ended(jid);
         }
     }
 
-    /// Has a runner fired events, and its result? None if the log cannot be read.
+    /// Whether a runner has events, and a result; `None` if the log cannot be read.
     fn runner_events(&self, jid: &str) -> Option<(bool, bool)> {
         match self.store.job_entries_with(jid, |_| false) {
             Ok(entries) => {
@@ -165,14 +165,14 @@ impl Shared {
                 Some((!entries.is_empty(), entries.iter().any(|entry| entry.tag == tag.as_bytes())))
             }
             Err(error) => {
-                tracing::warn!(%error, jid, "cannot look for a runner's events");
+                tracing::warn!(%error, jid, "cannot read a runner's events");
                 None
             }
         }
     }
 
-    /// Looks for runners whose result has not come, so that none counts for ever. 3008 fires nothing for one that it does not know.
-    pub(super) fn look_after_runners(&self) {
+    /// Expires runners without a result. Release 3008 fires no event for an unknown function.
+    pub(super) fn expire_runners(&self) {
         let now = self.clock.now();
         let due = lock(&self.scheduler).runners.due(now);
         for jid in due {
@@ -183,14 +183,14 @@ impl Shared {
                 tracing::error!(
                     jid = &*jid,
                     fun,
-                    "runner accepted but produced no event: unknown function, or wrong arguments?"
+                    "runner accepted but produced no event (unknown function or arguments?)"
                 );
             } else if !has_ended {
                 if lock(&self.scheduler).runners.still_runs(&jid, now) {
                     continue;
                 }
                 self.metrics.reactor_runners_lost.add(1);
-                tracing::warn!(jid = &*jid, fun, "no result of a runner has been seen; it counts as ended");
+                tracing::warn!(jid = &*jid, fun, "no result of runner seen, counting it as ended");
             }
             if lock(&self.scheduler).runners.ended(&jid) {
                 self.change.notify_one();
@@ -211,12 +211,12 @@ mod tests {
         runners
     }
 
-    fn rules(name: &str) -> Rules {
+    fn rules(name: &str) -> RuleSet {
         [name.into()].into()
     }
 
     #[test]
-    fn one_thread_is_left_to_other_rules_unless_it_is_the_only_one() {
+    fn one_slot_is_reserved_for_other_rules_unless_it_is_the_only_one() {
         let (a, b) = (rules("a"), rules("b"));
         let mut pool = runners(3);
         assert_eq!([pool.take(&a, None), pool.take(&a, None), pool.take(&a, None)], [true, true, false]);
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_runner_counts_until_its_result_or_as_long_as_it_may() {
+    fn a_runner_counts_until_its_result_or_its_expiry() {
         let a = rules("a");
         let mut pool = runners(10);
         for jid in ["1", "2", "3"] {

@@ -1,13 +1,12 @@
-//! The scheduler: what waits for a worker, and whose turn it is.
+//! The scheduler: decides which pending event a worker handles next.
 //!
-//! Rules that are rendered together have queues of their own ([`super::queues`]), and take turns: what one of them has waiting, or
-//! waits for, keeps no other one waiting. Events of one minion, or without one, are in order among those that the same rules take; the
-//! option `order` changes that. A rule has no more reactions under way than its `concurrency`, so that a slow one leaves workers to
-//! the others.
+//! Each set of rules that is rendered together has its own queues ([`super::queues`]), and the sets take turns, so that a backlog or a
+//! pause of one does not delay the others. Events of one minion, and those without a minion, are in order within a set; the option `order`
+//! changes that. A set has at most `concurrency` reactions in progress, so that slow rules leave workers to the others.
 //!
-//! An event that waits is a sequence number unless there is room for more. So the follower never waits for a rule.
+//! A pending event is reduced to its sequence number if memory is short, so the follower never waits for a rule.
 //!
-//! Pure: the caller gives the time.
+//! No clock inside: the caller passes the time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -16,87 +15,87 @@ use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::Event;
-use super::queues::{Item, RuleQueues, Rules};
-use super::record::Made;
+use super::queues::{QueueItem, RuleQueues, RuleSet};
+use super::record::CallRecord;
 use super::runners::Runners;
-use super::throttle::{Start, Throttles};
-use super::{Reacted, SeqNo, micros};
+use super::throttle::{Admission, Throttles};
+use super::{ReactionPlan, SeqNo, micros};
 use crate::clock::Micros;
 use crate::limits::{REACTOR_BODIES_BYTES, REACTOR_TASKS_MAX, REACTOR_WAITING_MAX};
 use crate::model::{ReactorSettings, RuleOptions, RuleOrder, secret_seed};
 
-/// Rules that are to react to an event.
+/// An event with a set of matching rules.
 #[derive(Debug)]
 pub struct Task {
-    /// The event. A replay of calls needs none of its data.
+    /// The event. Its body is empty in a replay of calls.
     pub event: Event,
     /// The rules.
     pub rules: Vec<Arc<str>>,
-    /// How many rules took the event.
-    pub of: usize,
-    /// The place of the first of these among those.
-    pub place: usize,
-    /// How they run.
+    /// Number of rules that matched the event, including those of other tasks.
+    pub rule_count: usize,
+    /// Index of the first of `rules` among those.
+    pub rule_index: usize,
+    /// The options of the rules.
     pub options: Arc<RuleOptions>,
-    /// How many reactions led to the event.
+    /// Length of the chain of reactions that led to the event.
     pub depth: u32,
-    /// Calls that were begun before the daemon was started.
-    pub begun: Vec<u64>,
-    /// The daemon has been started since the event came.
+    /// Keys of the calls that were started before the daemon's last start.
+    pub started_calls: Vec<u64>,
+    /// True if the daemon was restarted since the event arrived.
     pub resumed: bool,
-    /// The record that this is a replay of.
+    /// The record that this task replays.
     pub replay: Option<SeqNo>,
-    /// Calls that the record of which this is a replay had made.
+    /// Keys of the calls that the replayed record had made.
     pub already_made: Vec<u64>,
-    /// In shadow: why nothing would be done about it. It is rendered all the same, so that it is known what Salt's reactor does alone.
-    pub left: Option<&'static str>,
-    /// How far it is; none before its first turn.
-    pub progress: Option<Box<Progress>>,
+    /// In shadow: why the task would be skipped. It is rendered anyway, to explain calls that only Salt's reactor makes.
+    pub skipped: Option<&'static str>,
+    /// Its state; `None` before its first turn.
+    pub progress: Option<Box<TaskProgress>>,
 }
 
-/// How far a task is.
+/// The state of a task in progress.
 #[derive(Debug)]
-pub struct Progress {
-    /// When its turn came first.
-    pub began: Micros,
-    /// What was rendered.
-    pub reacted: Reacted,
-    /// The calls that are over.
-    pub made: Vec<Made>,
-    /// How often the next one was tried.
+pub struct TaskProgress {
+    /// Time of its first turn.
+    pub started_at: Micros,
+    /// The rendered calls.
+    pub plan: ReactionPlan,
+    /// The finished calls.
+    pub made: Vec<CallRecord>,
+    /// Number of tries of the next call.
     pub tries: u32,
-    /// Nobody knows whether a try before reached the master.
-    pub unsure: bool,
-    /// The log has it that the next one begins, and may have been made.
-    pub begun: bool,
-    /// Entries before it were in the log when the next one was sent first.
+    /// True if an earlier try of the next call may have reached the master.
+    pub maybe_sent: bool,
+    /// True if the log has a mark that the next call was started.
+    pub start_recorded: bool,
+    /// End of the log when the next call was first sent.
     pub since: SeqNo,
-    /// The next one was sent, is not sent again, and there is no answer.
+    /// Set if the next call was sent, has no answer, and must not be sent again.
     pub unanswered: Option<Unanswered>,
 }
 
-/// A call that was sent once and got no answer.
+/// A call that was sent once and has no answer.
 #[derive(Debug)]
 pub struct Unanswered {
-    /// Why there is none.
+    /// Why there is no answer.
     pub why: String,
-    /// Until then the log is searched for proof that it was carried out.
+    /// End of the search for proof of execution in the log.
     pub until: Micros,
-    /// The end of the log at that time; the search is over once the log was read up to it.
+    /// End of the log at that time; the search ends when the log has been read up to it.
     pub end: Option<SeqNo>,
 }
 
-impl Progress {
-    /// The calls of an event that has just been rendered.
-    pub fn of(event: &Event, began: Micros, reacted: Reacted, unsure: bool) -> Self {
+impl TaskProgress {
+    /// The state of an event that has just been rendered.
+    pub fn of(event: &Event, started_at: Micros, plan: ReactionPlan, maybe_sent: bool) -> Self {
         let (made, since) = (Vec::new(), event.seq);
-        Self { began, reacted, made, tries: 0, unsure, begun: false, since, unanswered: None }
+        Self { started_at, plan, made, tries: 0, maybe_sent, start_recorded: false, since, unanswered: None }
     }
 
-    /// A call is over; the next one has not been tried, unless that was before the daemon was started.
-    pub fn over(&mut self, made: Made, task: &Task) {
+    /// Adds a finished call. After a restart the next one may have been tried, too.
+    pub fn finish_call(&mut self, made: CallRecord, task: &Task) {
         self.made.push(made);
-        (self.tries, self.unsure, self.begun) = (0, task.resumed, false);
+        (self.tries, self.maybe_sent, self.start_recorded) = (0, task.resumed, false);
         (self.since, self.unanswered) = (task.event.seq, None);
     }
 }
@@ -104,48 +103,48 @@ impl Progress {
 /// The next action of a worker.
 #[derive(Debug)]
 pub enum NextAction {
-    /// This; then [`Scheduler::done`], or one of the ways to give it back.
-    Run(Item, Slot),
-    /// Nothing until then, or until something comes.
+    /// Handle this item; then call [`Scheduler::done`], or return the item.
+    Run(QueueItem, Slot),
+    /// Nothing to do until that time, or until something changes.
     Wait(Option<Micros>),
 }
 
-/// Where an item came from.
+/// The queue that an item was taken from.
 #[derive(Debug)]
 pub struct Slot {
     id: u32,
     key: u64,
-    /// Its rules, as they were when it came.
-    pub rules: Rules,
-    /// How they run by now.
+    /// Its rules when the item was queued.
+    pub rules: RuleSet,
+    /// Their current options.
     pub options: Arc<RuleOptions>,
 }
 
-/// Rules with a pause, and a minion.
-type Quiet = (Rules, u64);
+/// The rules of a debounced event, and the hash of its minion.
+type DebounceKey = (RuleSet, u64);
 
-/// See the top of the file.
+/// Pending events and throttles.
 #[derive(Debug, Default)]
 pub struct Scheduler {
     settings: Arc<ReactorSettings>,
-    ids: HashMap<Rules, u32>,
+    ids: HashMap<RuleSet, u32>,
     queues: BTreeMap<u32, RuleQueues>,
     next_id: u32,
-    /// Whose turn it was last.
+    /// The queues that had the last turn.
     last: u32,
-    /// Queues whose first item waits for a time.
+    /// Queues whose first item is paused, by the end of the pause.
     parked: BTreeMap<(Micros, u64), (u32, u64)>,
-    /// Events of minions that are not quiet yet, by the time at which they will have been.
-    quiet: BTreeMap<(Micros, u64), Quiet>,
-    held: HashMap<Quiet, ((Micros, u64), Item)>,
+    /// Debounced events, by the end of the minion's quiet period.
+    debounce_due: BTreeMap<(Micros, u64), DebounceKey>,
+    debounced: HashMap<DebounceKey, ((Micros, u64), QueueItem)>,
     throttles: Throttles,
-    /// Runners under way.
+    /// Running runners.
     pub runners: Runners,
-    is_away: bool,
+    master_unreachable: bool,
     waiting: usize,
     tasks: usize,
     bytes: usize,
-    stamp: u64,
+    tiebreaker: u64,
 }
 
 fn hash_of(minion: &str) -> u64 {
@@ -153,7 +152,7 @@ fn hash_of(minion: &str) -> u64 {
 }
 
 impl Scheduler {
-    /// These settings hold from now on, also for what waits.
+    /// Applies new settings, also to pending events.
     pub fn configure(&mut self, settings: Arc<ReactorSettings>) {
         self.runners.limit(settings.runners);
         for queues in self.queues.values_mut() {
@@ -163,31 +162,31 @@ impl Scheduler {
         self.settings = settings;
     }
 
-    /// Items that wait or are with a worker.
+    /// Number of pending items, including those in progress.
     pub fn waiting(&self) -> usize {
         self.waiting
     }
 
-    /// Is there room for another event?
+    /// True if another event may be added.
     pub fn has_room(&self) -> bool {
         self.waiting < REACTOR_WAITING_MAX
     }
 
-    /// Is there work for another worker?
+    /// True if an idle worker could start an item.
     pub fn has_ready(&self) -> bool {
-        self.queues.values().any(|queues| queues.has_next(&self.runners, self.is_away))
+        self.queues.values().any(|queues| queues.has_next(&self.runners, self.master_unreachable))
     }
 
-    /// An event of a minion was the first that counts for a rule, before the daemon was started.
+    /// Notes an event that counted for a rule with `once_per` before the daemon's start.
     pub fn note_first(&mut self, options: &RuleOptions, minion: &str, at: Micros) {
         self.throttles.note(options, minion, at);
     }
 
-    /// Puts a task on the scheduler; what is left out therefore, with its rules and the reason. In shadow nothing waits for quiet that would
-    /// be later than the window of the comparison.
-    pub fn offer(&mut self, task: Task, now: Micros) -> Option<(Rules, Item, &'static str)> {
-        let (rules, options) = (Rules::from(&*task.rules), task.options.clone());
-        // By the time of the event, so that it does not matter when it is looked at: also after a start.
+    /// Queues a task. Returns an event that a throttle skips in consequence, with its rules and the reason. In shadow, an event whose
+    /// debounce pause exceeds the comparison window is skipped.
+    pub fn offer(&mut self, task: Task, now: Micros) -> Option<(RuleSet, QueueItem, &'static str)> {
+        let (rules, options) = (RuleSet::from(&*task.rules), task.options.clone());
+        // By the event's time, so that the result does not depend on when the event is handled, for example after a restart.
         if task.replay.is_none() && !self.throttles.is_first(&options, &task.event.minion, task.event.at) {
             return Some((rules, task.into(), "once"));
         }
@@ -199,31 +198,31 @@ impl Scheduler {
             return Some((rules, task.into(), "quiet"));
         }
         let key = (rules, hash_of(&task.event.minion));
-        let item = self.fitted(task, true);
+        let item = self.item_for(task, true);
         self.waiting += 1;
-        let due = (Micros(now.0.saturating_add(micros(pause))), self.next_stamp());
-        self.quiet.insert(due, key.clone());
-        let (was_due, before) = self.held.insert(key.clone(), (due, item))?;
-        self.quiet.remove(&was_due);
+        let due = (Micros(now.0.saturating_add(micros(pause))), self.next_tiebreaker());
+        self.debounce_due.insert(due, key.clone());
+        let (was_due, before) = self.debounced.insert(key.clone(), (due, item))?;
+        self.debounce_due.remove(&was_due);
         self.waiting -= 1;
-        self.is_taken(&before);
+        self.count_out(&before);
         Some((key.0, before, "quiet"))
     }
 
-    /// Puts a task on the scheduler that no throttle keeps waiting.
+    /// Queues a task without checking throttles.
     pub fn put(&mut self, task: Task) {
         let (id, key) =
-            self.place_of(&Rules::from(&*task.rules), hash_of(&task.event.minion), task.event.seq);
+            self.queue_of(&RuleSet::from(&*task.rules), hash_of(&task.event.minion), task.event.seq);
         let has_room = self.queues.get(&id).is_some_and(|queues| queues.has_room(key));
-        let item = self.fitted(task, has_room);
+        let item = self.item_for(task, has_room);
         self.waiting += 1;
         if let Some(queues) = self.queues.get_mut(&id) {
             queues.push(key, item);
         }
     }
 
-    /// The queues of these rules, and the one among them.
-    fn place_of(&mut self, rules: &Rules, minion: u64, seq: SeqNo) -> (u32, u64) {
+    /// The queues of a set of rules, and the key of the queue within them; creates the queues if necessary.
+    fn queue_of(&mut self, rules: &RuleSet, minion: u64, seq: SeqNo) -> (u32, u64) {
         let id = self.ids.get(rules).copied().unwrap_or_else(|| {
             self.next_id = self.next_id.wrapping_add(1);
             let options = self.settings.options_of(rules).clone();
@@ -240,60 +239,60 @@ impl Scheduler {
         (id, key)
     }
 
-    /// A task in memory if there is room for it, else by its number.
-    fn fitted(&mut self, task: Task, has_room: bool) -> Item {
+    /// The task itself if memory allows, else its sequence number.
+    fn item_for(&mut self, task: Task, has_room: bool) -> QueueItem {
         let fits = has_room
             && self.tasks < REACTOR_TASKS_MAX
             && self.bytes + task.event.body.len() <= REACTOR_BODIES_BYTES;
-        let item = Item::from(task);
+        let item = QueueItem::from(task);
         let item = if fits { item } else { item.unloaded() };
-        self.is_kept(&item);
+        self.count_in(&item);
         item
     }
 
-    fn is_kept(&mut self, item: &Item) {
+    fn count_in(&mut self, item: &QueueItem) {
         let (tasks, bytes) = item.load();
         (self.tasks, self.bytes) = (self.tasks + tasks, self.bytes + bytes);
     }
 
-    fn is_taken(&mut self, item: &Item) {
+    fn count_out(&mut self, item: &QueueItem) {
         let (tasks, bytes) = item.load();
         (self.tasks, self.bytes) = (self.tasks - tasks, self.bytes - bytes);
     }
 
-    fn next_stamp(&mut self) -> u64 {
-        self.stamp += 1;
-        self.stamp
+    fn next_tiebreaker(&mut self) -> u64 {
+        self.tiebreaker += 1;
+        self.tiebreaker
     }
 
-    /// The next thing to do. Rules take turns.
+    /// The next action of a worker. Sets of rules take turns.
     pub fn next(&mut self, now: Micros) -> NextAction {
         self.release(now);
         let behind = self.queues.range((Bound::Excluded(self.last), Bound::Unbounded));
         let mut in_turn = behind.chain(self.queues.range(..=self.last));
-        let found = in_turn.find(|(_, queues)| queues.has_next(&self.runners, self.is_away));
+        let found = in_turn.find(|(_, queues)| queues.has_next(&self.runners, self.master_unreachable));
         let Some(id) = found.map(|(id, _)| *id) else { return NextAction::Wait(self.next_at()) };
         let taken = self.queues.get_mut(&id).and_then(|queues| {
-            let (key, item) = queues.take(&mut self.runners, self.is_away)?;
+            let (key, item) = queues.take(&mut self.runners, self.master_unreachable)?;
             Some((item, Slot { id, key, rules: queues.rules.clone(), options: queues.options.clone() }))
         });
-        let Some((mut item, place)) = taken else { return NextAction::Wait(self.next_at()) };
+        let Some((mut item, slot)) = taken else { return NextAction::Wait(self.next_at()) };
         self.last = id;
-        self.is_taken(&item);
-        if let Item::Task(task) = &mut item {
-            task.options = place.options.clone();
+        self.count_out(&item);
+        if let QueueItem::Task(task) = &mut item {
+            task.options = slot.options.clone();
         }
-        NextAction::Run(item, place)
+        NextAction::Run(item, slot)
     }
 
-    /// Lets go on what has waited for a time that has come.
+    /// Makes items available whose time has come.
     fn release(&mut self, now: Micros) {
-        while let Some(entry) = self.quiet.first_entry()
+        while let Some(entry) = self.debounce_due.first_entry()
             && entry.key().0 <= now
         {
-            let held = entry.remove();
-            if let Some((_, item)) = self.held.remove(&held) {
-                let (id, key) = self.place_of(&held.0, held.1, item.seq());
+            let debounced = entry.remove();
+            if let Some((_, item)) = self.debounced.remove(&debounced) {
+                let (id, key) = self.queue_of(&debounced.0, debounced.1, item.seq());
                 if let Some(queues) = self.queues.get_mut(&id) {
                     queues.push(key, item);
                 }
@@ -312,69 +311,69 @@ impl Scheduler {
         }
     }
 
-    /// The time for which the first of those waits that wait for one.
+    /// The earliest time at which a waiting item becomes available.
     pub fn next_at(&self) -> Option<Micros> {
         let first = |times: Option<&(Micros, u64)>| times.map(|(at, _)| *at);
         let throttled = self.queues.values().filter_map(RuleQueues::begins_at).min();
-        let times = [first(self.parked.keys().next()), first(self.quiet.keys().next()), throttled];
+        let times = [first(self.parked.keys().next()), first(self.debounce_due.keys().next()), throttled];
         times.into_iter().flatten().min()
     }
 
-    /// Lets a reaction begin, by the throttles of its rule. In shadow nothing waits for a `rate`: Salt's reactor does not, and what would
-    /// be later than the window of the comparison is left out.
-    pub fn start(&mut self, task: &Task, now: Micros) -> Start {
+    /// Checks the rate and the budget of the task's rule. In shadow no task waits for a `rate`, as in Salt's reactor; one that would start
+    /// after the comparison window is skipped.
+    pub fn start(&mut self, task: &Task, now: Micros) -> Admission {
         let rule = task.rules.first().cloned().unwrap_or_default();
         let Some(window) = self.settings.compares() else {
             return self.throttles.start(&rule, &task.options, now);
         };
         match self.throttles.would_start(&rule, &task.options, now) {
-            Some(at) if at.0 - task.event.at.0 > micros(window) => Start::TooLate,
-            Some(_) => Start::Go,
-            None => Start::OverBudget,
+            Some(at) if at.0 - task.event.at.0 > micros(window) => Admission::TooLate,
+            Some(_) => Admission::Now,
+            None => Admission::OverBudget,
         }
     }
 
-    /// An item is through.
-    pub fn done(&mut self, place: &Slot) {
+    /// Removes a finished item.
+    pub fn done(&mut self, slot: &Slot) {
         self.waiting -= 1;
-        let Some(queues) = self.queues.get_mut(&place.id) else { return };
-        queues.done(place.key);
+        let Some(queues) = self.queues.get_mut(&slot.id) else { return };
+        queues.done(slot.key);
         if queues.is_empty() {
-            self.queues.remove(&place.id);
-            self.ids.remove(&place.rules);
+            self.queues.remove(&slot.id);
+            self.ids.remove(&slot.rules);
         }
     }
 
-    /// An item is to go on at some time; nothing of its queue goes before it.
-    pub fn again(&mut self, item: Item, place: &Slot, at: Micros) {
-        self.is_kept(&item);
-        let stamp = self.next_stamp();
-        if let Some(queues) = self.queues.get_mut(&place.id) {
-            queues.park(place.key, item);
-            self.parked.insert((at, stamp), (place.id, place.key));
+    /// Returns an item that continues at that time. The rest of its queue waits behind it.
+    pub fn pause(&mut self, item: QueueItem, slot: &Slot, at: Micros) {
+        self.count_in(&item);
+        let tiebreaker = self.next_tiebreaker();
+        if let Some(queues) = self.queues.get_mut(&slot.id) {
+            queues.park(slot.key, item);
+            self.parked.insert((at, tiebreaker), (slot.id, slot.key));
         }
     }
 
-    /// A throttle lets a reaction begin then, and none of its rule before.
-    pub fn throttle(&mut self, item: Item, place: &Slot, until: Micros) {
-        self.is_kept(&item);
-        if let Some(queues) = self.queues.get_mut(&place.id) {
-            queues.throttle(place.key, item, until, &place.options);
+    /// Returns an item that a rate delays, with all others of its rules.
+    pub fn throttle(&mut self, item: QueueItem, slot: &Slot, until: Micros) {
+        self.count_in(&item);
+        if let Some(queues) = self.queues.get_mut(&slot.id) {
+            queues.throttle(slot.key, item, until, &slot.options);
         }
     }
 
-    /// An item is to go on once a runner may be started.
-    pub fn await_runner(&mut self, item: Item, place: &Slot) {
-        self.is_kept(&item);
+    /// Returns an item that continues once a runner may be started.
+    pub fn await_runner(&mut self, item: QueueItem, slot: &Slot) {
+        self.count_in(&item);
         self.runners.awaiting += 1;
-        if let Some(queues) = self.queues.get_mut(&place.id) {
-            queues.await_runner(place.key, item);
+        if let Some(queues) = self.queues.get_mut(&slot.id) {
+            queues.await_runner(slot.key, item);
         }
     }
 
-    /// The master is away, or is back: then the rest waits for no time any more.
-    pub fn master_is_unreachable(&mut self, away: bool) {
-        self.is_away = away;
+    /// Notes whether the master is reachable. When it becomes reachable, all pauses end.
+    pub fn set_master_unreachable(&mut self, away: bool) {
+        self.master_unreachable = away;
         if away {
             return;
         }

@@ -1,38 +1,38 @@
-//! What became of a call, where the master's answer alone does not tell.
+//! The outcome of calls whose answer was lost.
 
 use std::time::Duration;
 
 use super::engine::Shared;
-use super::queues::Rules;
-use super::record::{Made, Outcome, client};
-use super::scheduler::{Progress, Task, Unanswered};
-use super::worker::Tried;
-use super::{SeqNo, What, lock, micros};
+use super::queues::RuleSet;
+use super::record::{CallOutcome, CallRecord, client};
+use super::scheduler::{Task, TaskProgress, Unanswered};
+use super::worker::TryResult;
+use super::{Action, SeqNo, lock, micros};
 use crate::clock::Micros;
 use crate::limits::REACTOR_MASTER_RETRY;
 use crate::master::Cmd;
 use crate::model::Kind;
-use crate::reactor::shadow::{self, Act};
+use crate::reactor::shadow::{self, ObservedCall};
 
-/// A call that may have been carried out is not sent again. A job is, unless its rule says otherwise: minions run a jid once.
-pub(super) fn is_made_once(task: &Task, what: &What) -> bool {
+/// True if a call that may have been made must not be sent again. Jobs may, unless the rule sets `at_most_once`: minions run a jid once.
+pub(super) fn must_not_repeat(task: &Task, action: &Action) -> bool {
     let options = &task.options;
-    options.at_most_once || (start_of(what).is_some() && !options.retry_unanswered)
+    options.at_most_once || (start_of(action).is_some() && !options.retry_unanswered)
 }
 
-/// What the master's event of its start shows of a runner or a wheel function; none for other calls.
-pub(super) fn start_of(what: &What) -> Option<Act> {
-    let What::Executor(call) = what else { return None };
-    (call.cmd != Cmd::Publish).then(|| shadow::asked(client(what), &call.fun, Some(&call.load)))
+/// The start event by which a runner or wheel function is recognised; `None` for other calls.
+pub(super) fn start_of(action: &Action) -> Option<ObservedCall> {
+    let Action::Master(call) = action else { return None };
+    (call.cmd != Cmd::Publish).then(|| shadow::requested_call(client(action), &call.fun, Some(&call.load)))
 }
 
 impl Shared {
-    /// The jid of a call that the log shows to have been carried out. A job has the same jid at each try, also after a start; it was
-    /// published if a minion answered, or the master fired `publish`, which 3007 and 3008 do as they send it. Neither `new` nor the load in
-    /// the job cache prove that: both come before, and a master that is killed then sends nothing; and `error` means that it refused.
-    pub(super) fn is_there(&self, made: &Made, since: SeqNo) -> Option<String> {
-        if let Some(act) = start_of(&made.wanted.what) {
-            return lock(&self.starts).find(&act, since);
+    /// The jid of a call that was executed according to the log. A job has the same jid at each try, also after a restart; a return or the
+    /// event `publish`, which 3007 and 3008 fire as they send it, prove the job. Neither `new` nor the load in the job cache do: both come
+    /// before, and a master that is killed in between sends nothing. `error` means that the master refused the job.
+    pub(super) fn find_in_log(&self, made: &CallRecord, since: SeqNo) -> Option<String> {
+        if let Some(start) = start_of(&made.call.action) {
+            return lock(&self.starts).find(&start, since);
         }
         if made.jid.is_empty() {
             return None;
@@ -44,84 +44,84 @@ impl Shared {
                 entries.iter().any(|entry| proves(entry.kind, &entry.tag)).then(|| made.jid.clone())
             }
             Err(error) => {
-                tracing::warn!(%error, jid = made.jid, "could not look whether a job is there already");
+                tracing::warn!(%error, jid = made.jid, "cannot check whether the job exists");
                 None
             }
         }
     }
 
-    /// A call that is not sent again although there is no answer.
+    /// The state of a call that has no answer and is not sent again.
     pub(super) fn unanswered(&self, why: String, search: Duration) -> Unanswered {
         Unanswered { why, until: Micros(self.clock.now().0 + micros(search)), end: None }
     }
 
-    /// What became of a call that is not sent again. A busy master may start a runner long after the request, so the log is searched for a
-    /// while.
+    /// Searches the log for a call that is not sent again. A busy master may start a runner long after the request, so the search is
+    /// repeated until its end.
     pub(super) fn settle(
         &self,
         task: &Task,
-        progress: &mut Progress,
-        mut made: Made,
+        progress: &mut TaskProgress,
+        mut made: CallRecord,
         mut unanswered: Unanswered,
-    ) -> Tried {
+    ) -> TryResult {
         let (now, read) = (self.clock.now(), lock(&self.checkpoint).cursor);
         made.tries = progress.tries;
-        if let Some(jid) = self.is_there(&made, progress.since) {
+        if let Some(jid) = self.find_in_log(&made, progress.since) {
             return self.found(task, made, jid);
         }
-        let may_come = start_of(&made.wanted.what).is_some()
+        let may_come = start_of(&made.call.action).is_some()
             && (now < unanswered.until || read < *unanswered.end.get_or_insert_with(|| self.store.durable()));
         if !may_come {
             return self.unknown(task, made, unanswered.why);
         }
         progress.unanswered = Some(unanswered);
-        Tried::Again(Micros(now.0 + micros(REACTOR_MASTER_RETRY)))
+        TryResult::Pause(Micros(now.0 + micros(REACTOR_MASTER_RETRY)))
     }
 
-    pub(super) fn found(&self, task: &Task, mut made: Made, jid: String) -> Tried {
+    pub(super) fn found(&self, task: &Task, mut made: CallRecord, jid: String) -> TryResult {
         lock(&self.job_depths).note(&jid, task.depth);
         tracing::info!(
             event = task.event.seq.0,
-            id = made.wanted.id,
+            id = made.call.id,
             jid,
-            "a call without an answer was carried out"
+            "call without an answer was executed"
         );
-        if let What::Executor(call) = &made.wanted.what
+        if let Action::Master(call) = &made.call.action
             && call.cmd == Cmd::Runner
         {
-            self.runner_found(&Rules::from(&*task.rules), &call.fun, &jid);
+            self.runner_found(&RuleSet::from(&*task.rules), &call.fun, &jid);
         }
-        (made.jid, made.outcome) = (jid, Outcome::Found);
-        Tried::Over(made)
+        (made.jid, made.outcome) = (jid, CallOutcome::Found);
+        TryResult::Finished(made)
     }
 
-    pub(super) fn dead(&self, task: &Task, mut made: Made, why: String) -> Tried {
+    pub(super) fn dead(&self, task: &Task, mut made: CallRecord, why: String) -> TryResult {
         self.metrics.reactor_calls_dead.add(1);
-        let wanted = &made.wanted;
-        let fun = match &wanted.what {
-            What::Executor(call) => &call.fun,
-            What::Caller { fun, .. } => fun,
+        let planned = &made.call;
+        let fun = match &planned.action {
+            Action::Master(call) => &call.fun,
+            Action::Caller { fun, .. } => fun,
         };
-        // Salt's words, and ours behind them.
+        // Salt's message, with our fields.
         tracing::error!(
-            event = task.event.seq.0, tag = task.event.tag, sls = wanted.sls, rules = ?task.rules, why,
-            "Reactor '{}' failed to execute {} '{fun}'", wanted.id, client(&wanted.what)
+            event = task.event.seq.0, tag = task.event.tag, sls = planned.sls, rules = ?task.rules, why,
+            "Reactor '{}' failed to execute {} '{fun}'", planned.id, client(&planned.action)
         );
-        made.outcome = Outcome::Dead(why);
-        Tried::Over(made)
+        made.outcome = CallOutcome::Dead(why);
+        TryResult::Finished(made)
     }
 
-    pub(super) fn unknown(&self, task: &Task, mut made: Made, why: String) -> Tried {
+    pub(super) fn unknown(&self, task: &Task, mut made: CallRecord, why: String) -> TryResult {
         self.metrics.reactor_calls_unknown.add(1);
         tracing::error!(
             event = task.event.seq.0,
             tag = task.event.tag,
-            sls = made.wanted.sls,
-            id = made.wanted.id,
+            sls = made.call.sls,
+            id = made.call.id,
             why,
-            "nobody knows whether a reaction's call was made; it is not made again"
+            "outcome of call unknown, not repeating it"
         );
-        made.outcome = Outcome::Unknown(why);
-        Tried::Over(made)
+        made.outcome = CallOutcome::Unknown(why);
+        TryResult::Finished(made)
     }
 }

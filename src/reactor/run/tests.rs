@@ -1,11 +1,11 @@
-//! The running reactor on a real store, with rules and a master that the test plays.
+//! The running reactor with a real store, test rules and a fake master.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Condvar, Mutex};
 
 use super::engine::{Parts, Reactor};
-use super::record::told;
+use super::record::read_summary;
 use super::*;
 use crate::clock::Clock;
 use crate::master::Cmd;
@@ -27,11 +27,11 @@ const NOW: i64 = 1_795_000_000_000_000;
 const SECOND: i64 = 1_000_000;
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A gate that what comes to it must wait at.
+/// Blocks threads while it is shut.
 #[derive(Default)]
-struct Policy(Mutex<bool>, Condvar);
+struct Barrier(Mutex<bool>, Condvar);
 
-impl Policy {
+impl Barrier {
     fn wait(&self) {
         let shut = lock(&self.0);
         drop(self.1.wait_timeout_while(shut, TIMEOUT, |shut| *shut).unwrap());
@@ -43,13 +43,13 @@ impl Policy {
     }
 }
 
-/// Rules by pattern; each wants one job on the minion, or a `caller`. `slow/*` waits at a gate to be rendered, `held/*` to be matched.
+/// Rules by pattern; each makes one job for the minion, or a `caller` call. Events `slow/*` block in rendering, `held/*` in matching.
 #[derive(Default)]
 struct Rules {
     caller: bool,
     patterns: Vec<&'static str>,
-    slow: Arc<Policy>,
-    held: Arc<Policy>,
+    slow: Arc<Barrier>,
+    held: Arc<Barrier>,
     cmd: Option<Cmd>,
     fun: Option<&'static str>,
 }
@@ -67,11 +67,11 @@ impl RuleEngine for Rules {
         self.patterns.iter().map(listed).collect()
     }
 
-    fn react(&self, event: &Event, rules: &[Arc<str>]) -> Reacted {
+    fn react(&self, event: &Event, rules: &[Arc<str>]) -> ReactionPlan {
         if event.tag.starts_with("slow/") {
             self.slow.wait();
         }
-        let wanted = |rule: &Arc<str>| {
+        let planned = |rule: &Arc<str>| {
             let arg = vec![event.tag.as_str().into()];
             let fun = self.fun.unwrap_or("test.arg");
             let call = match self.cmd {
@@ -79,26 +79,25 @@ impl RuleEngine for Rules {
                 Some(Cmd::Wheel) => Call::wheel(fun, arg, crate::sls::value::Map::new()),
                 _ => Call::publish(event.minion.as_str(), "glob", fun, arg),
             };
-            let what = if self.caller { callers::wanted(event) } else { What::Executor(call) };
-            Wanted { id: rule.to_string(), sls: format!("/srv/{rule}.sls"), what }
+            let action = if self.caller { callers::planned(event) } else { Action::Master(call) };
+            PlannedCall { id: rule.to_string(), sls: format!("/srv/{rule}.sls"), action }
         };
-        Reacted {
+        ReactionPlan {
             files: vec![("/srv/a.sls".to_owned(), "rendered".to_owned())],
-            wanted: rules.iter().map(wanted).collect(),
-            fired: event
-                .tag
-                .starts_with("request/")
-                .then(|| ("answer".to_owned(), Value::Null))
-                .into_iter()
-                .collect(),
-            ..Reacted::default()
+            calls: rules.iter().map(planned).collect(),
+            fired: if event.tag.starts_with("request/") {
+                vec![("answer".to_owned(), Value::Null)]
+            } else {
+                vec![]
+            },
+            ..ReactionPlan::default()
         }
     }
 }
 
 type Answers = Box<dyn Fn(&Call, u32) -> Result<Answer, MasterError> + Send + Sync>;
 
-/// A master: what it was asked, in order, and what it says to the n-th asking of the same thing; to none (0) whether it is there.
+/// A fake master. Records its requests; `answers` gets a request and its repetition count, which is 0 for a check of reachability.
 struct FakeMaster {
     asked: Mutex<SyncSender<(String, String)>>,
     times: Mutex<HashMap<String, u32>>,
@@ -106,15 +105,15 @@ struct FakeMaster {
 }
 
 impl Executor for FakeMaster {
-    fn ask(&self, call: &Call, jid: &str, _patience: Duration) -> Result<Answer, MasterError> {
-        let what = argument(call).to_owned();
+    fn ask(&self, call: &Call, jid: &str, _timeout: Duration) -> Result<Answer, MasterError> {
+        let action = argument(call).to_owned();
         let times = {
             let mut times = lock(&self.times);
-            let times = times.entry(what.clone()).or_default();
+            let times = times.entry(action.clone()).or_default();
             *times += 1;
             *times
         };
-        lock(&self.asked).send((what, jid.to_owned())).unwrap();
+        lock(&self.asked).send((action, jid.to_owned())).unwrap();
         (self.answers)(call, times).map(|answer| match answer {
             Answer::Published { minions, missing, .. } => {
                 Answer::Published { jid: jid.to_owned(), minions, missing }
@@ -128,12 +127,12 @@ impl Executor for FakeMaster {
         asked.map(drop)
     }
 
-    fn cannot(&self, client: &str) -> Option<String> {
+    fn unsupported(&self, client: &str) -> Option<String> {
         (client == "wheel").then(|| "there are no wheels".to_owned())
     }
 
     fn caller(&self, fun: &str, _args: &[Value], _kwargs: &Value) -> Result<CallerReturn, CallerError> {
-        callers::told(self.ask(&Call::publish("", "glob", fun, vec![fun.into()]), "", TIMEOUT))
+        callers::caller_result(self.ask(&Call::publish("", "glob", fun, vec![fun.into()]), "", TIMEOUT))
     }
 }
 
@@ -148,7 +147,7 @@ fn yes() -> Answer {
 }
 
 fn unreachable() -> MasterError {
-    MasterError::Unreachable { place: "here".to_owned(), why: "nobody".to_owned() }
+    MasterError::Unreachable { place: "here".to_owned(), why: "down".to_owned() }
 }
 
 fn no_answer() -> MasterError {
@@ -159,8 +158,8 @@ fn refused() -> MasterError {
     MasterError::Refused { place: "here".to_owned(), why: "no".to_owned() }
 }
 
-/// A store with its threads and a reactor on it.
-struct Rig {
+/// A store with its threads and a reactor.
+struct Harness {
     dir: Arc<tempfile::TempDir>,
     clock: Clock,
     metrics: Arc<Metrics>,
@@ -171,7 +170,7 @@ struct Rig {
     threads: Vec<std::thread::JoinHandle<()>>,
 }
 
-impl Rig {
+impl Harness {
     fn start(
         rules: Rules,
         settings: Settings,
@@ -211,14 +210,14 @@ impl Rig {
             metrics: metrics.clone(),
             rules: Arc::new(rules),
             settings,
-            ask: Arc::new(master),
+            executor: Arc::new(master),
         })
         .unwrap();
         Self { dir, clock, metrics, store, intake, reactor, asked, threads }
     }
 
-    /// An event of a minion comes by a source.
-    fn tell_by(&self, source: Source, tag: &str, minion: &str, user: &str) {
+    /// Stores an event of a minion from this source.
+    fn fire_from(&self, source: Source, tag: &str, minion: &str, user: &str) {
         let mut w = Writer::new();
         w.map(3).str("id").str(minion).str("user").str(user).str("_stamp").str("2026");
         let body = w.into_bytes();
@@ -231,22 +230,22 @@ impl Rig {
         crate::testing::receive(&rx).unwrap();
     }
 
-    fn tell(&self, tag: &str, minion: &str) {
-        self.tell_by(Source::Bus, tag, minion, "root");
+    fn fire_event(&self, tag: &str, minion: &str) {
+        self.fire_from(Source::Bus, tag, minion, "root");
     }
 
-    /// What the master is asked next.
+    /// The first argument of the next request.
     fn next(&self) -> String {
-        self.asked.recv_timeout(TIMEOUT).expect("the master is asked").0
+        self.asked.recv_timeout(TIMEOUT).expect("a request").0
     }
 
-    fn wait_for(&self, what: &str, is_there: impl Fn(&Self) -> bool) {
-        crate::testing::wait_for(what, || is_there(self).then_some(()));
+    fn wait_for(&self, action: &str, is_done: impl Fn(&Self) -> bool) {
+        crate::testing::wait_for(action, || is_done(self).then_some(()));
     }
 
-    fn wait_until_through(&self) {
-        self.wait_for("everything to be through", |rig| {
-            let status = rig.reactor.handle().status();
+    fn wait_until_done(&self) {
+        self.wait_for("all events to be complete", |harness| {
+            let status = harness.reactor.handle().status();
             status.behind == 0 && status.waiting == 0 && status.open == 0
         });
     }
@@ -267,12 +266,12 @@ impl Rig {
         found.into_iter().rev().map(record).collect()
     }
 
-    /// Stops all, in order; what was asked and not looked at.
+    /// Stops everything; returns the remaining requests.
     fn stop(self) -> (Arc<tempfile::TempDir>, Vec<String>) {
         self.reactor.stop();
         drop((self.store, self.intake));
         self.threads.into_iter().for_each(|thread| thread.join().unwrap());
-        (self.dir, self.asked.try_iter().map(|(what, _)| what).collect())
+        (self.dir, self.asked.try_iter().map(|(action, _)| action).collect())
     }
 }
 
@@ -298,154 +297,163 @@ fn done(tag: &str) -> (String, String, Vec<String>) {
 }
 
 #[test]
-fn what_a_bus_tells_is_reacted_to_and_written_down() {
-    let rig = Rig::start(rules(&["a/*", "*/x"]), Settings::default(), |_, _| Ok(yes()));
-    rig.tell("a/x", "web1");
-    rig.tell("b/y", "web1");
-    assert_eq!([rig.next(), rig.next()], ["a/x", "a/x"]);
-    rig.wait_until_through();
+fn events_of_a_bus_cause_calls_and_records() {
+    let harness = Harness::start(rules(&["a/*", "*/x"]), Settings::default(), |_, _| Ok(yes()));
+    harness.fire_event("a/x", "web1");
+    harness.fire_event("b/y", "web1");
+    assert_eq!([harness.next(), harness.next()], ["a/x", "a/x"]);
+    harness.wait_until_done();
     let both = vec!["published".to_owned(); 2];
-    assert_eq!(rig.history(), [("a/x".to_owned(), "done".to_owned(), both)]);
-    // A record is no event.
-    let events =
-        rig.store.events_before(&EventFilter::default(), rig.store.durable(), 10, usize::MAX).unwrap();
+    assert_eq!(harness.history(), [("a/x".to_owned(), "done".to_owned(), both)]);
+    // A record is not an event.
+    let events = harness
+        .store
+        .events_before(&EventFilter::default(), harness.store.durable(), 10, usize::MAX)
+        .unwrap();
     assert_eq!(events.len(), 2);
-    assert_eq!(rig.stop().1, [""; 0]);
+    assert_eq!(harness.stop().1, [""; 0]);
 }
 
 #[test]
-fn nobody_but_a_bus_makes_the_reactor_act_however_often_it_was_told_before() {
-    let rig = Rig::start(rules(&["*"]), Settings::default(), |_, _| Ok(yes()));
+fn only_events_of_a_bus_cause_reactions() {
+    let harness = Harness::start(rules(&["*"]), Settings::default(), |_, _| Ok(yes()));
     for source in [Source::EventReturn, Source::Returner, Source::Zeromq, Source::SpooledEventReturn] {
-        rig.tell_by(source, "forged", "web1", "root");
+        harness.fire_from(source, "forged", "web1", "root");
     }
-    rig.tell_by(Source::EventReturn, "early", "web1", "root");
-    rig.tell("early", "web1");
-    assert_eq!(rig.next(), "early");
-    rig.tell_by(Source::EventReturn, "early", "web1", "root");
-    // A spill may repeat what the bus told, and is folded; twice on the bus is twice.
-    rig.tell_by(Source::SpilledBus, "early", "web1", "root");
-    rig.tell("early", "web1");
-    assert_eq!(rig.next(), "early");
-    rig.wait_until_through();
-    assert_eq!(rig.metrics.events_seen_on_bus_again.get(), 2);
-    assert_eq!(rig.stop().1, [""; 0]);
+    harness.fire_from(Source::EventReturn, "early", "web1", "root");
+    harness.fire_event("early", "web1");
+    assert_eq!(harness.next(), "early");
+    harness.fire_from(Source::EventReturn, "early", "web1", "root");
+    // A spill may repeat an event of the bus, and is deduplicated; two equal events of the bus are both kept.
+    harness.fire_from(Source::SpilledBus, "early", "web1", "root");
+    harness.fire_event("early", "web1");
+    assert_eq!(harness.next(), "early");
+    harness.wait_until_done();
+    assert_eq!(harness.metrics.events_seen_on_bus_again.get(), 2);
+    assert_eq!(harness.stop().1, [""; 0]);
 }
 
 #[test]
-fn what_a_reactor_caused_is_passed_over_and_a_chain_of_reactions_ends() {
+fn events_of_a_reactor_are_ignored_and_chains_of_reactions_end() {
     let settings = Settings { depth_max: 3, ..Settings::default() };
-    let rig = Rig::start(rules(&["own", "salt/job/*"]), settings, |_, _| Ok(yes()));
-    rig.tell_by(Source::Bus, "own", "web1", "Reactor");
-    rig.tell("salt/job/1/new", "web1");
+    let harness = Harness::start(rules(&["own", "salt/job/*"]), settings, |_, _| Ok(yes()));
+    harness.fire_from(Source::Bus, "own", "web1", "Reactor");
+    harness.fire_event("salt/job/1/new", "web1");
     let mut jids = Vec::new();
     // Each job's event causes the next job.
     for _ in 0..4 {
-        let (_, jid) = rig.asked.recv_timeout(TIMEOUT).unwrap();
-        rig.tell(&format!("salt/job/{jid}/new"), "web1");
+        let (_, jid) = harness.asked.recv_timeout(TIMEOUT).unwrap();
+        harness.fire_event(&format!("salt/job/{jid}/new"), "web1");
         jids.push(jid);
     }
-    rig.wait_until_through();
-    assert_eq!(rig.metrics.reactor_events_own.get(), 1);
-    assert_eq!(rig.metrics.reactions_left_depth.get(), 1);
-    assert_eq!(rig.history().iter().filter(|(_, state, _)| state == "depth").count(), 1);
+    harness.wait_until_done();
+    assert_eq!(harness.metrics.reactor_events_own.get(), 1);
+    assert_eq!(harness.metrics.reactions_left_depth.get(), 1);
+    assert_eq!(harness.history().iter().filter(|(_, state, _)| state == "depth").count(), 1);
     jids.dedup();
     assert_eq!(jids.len(), 4);
-    assert_eq!(rig.stop().1, [""; 0]);
+    assert_eq!(harness.stop().1, [""; 0]);
 }
 
 #[test]
-fn the_order_of_a_minions_events_is_kept_and_others_do_not_wait_for_a_slow_template() {
+fn events_of_a_minion_keep_their_order_and_do_not_delay_other_minions() {
     let reacting = rules(&["*"]);
     let slow = reacting.slow.clone();
     slow.shut(true);
-    let rig = Rig::start(reacting, Settings::default(), |_, _| Ok(yes()));
-    rig.tell("slow/1", "web1");
+    let harness = Harness::start(reacting, Settings::default(), |_, _| Ok(yes()));
+    harness.fire_event("slow/1", "web1");
     for n in 2..50 {
-        rig.tell(&format!("{n}"), "web1");
+        harness.fire_event(&format!("{n}"), "web1");
     }
     for n in 0..40 {
-        rig.tell(&format!("other/{n}"), &format!("db{n}"));
+        harness.fire_event(&format!("other/{n}"), &format!("db{n}"));
     }
-    let mut others: Vec<_> = (0..40).map(|_| rig.next()).collect();
+    let mut others: Vec<_> = (0..40).map(|_| harness.next()).collect();
     others.sort();
     assert!(others.iter().all(|tag| tag.starts_with("other/")), "{others:?}");
     slow.shut(false);
-    assert_eq!(rig.next(), "slow/1");
+    assert_eq!(harness.next(), "slow/1");
     for n in 2..50 {
-        assert_eq!(rig.next(), n.to_string());
+        assert_eq!(harness.next(), n.to_string());
     }
-    rig.wait_until_through();
-    rig.stop();
+    harness.wait_until_done();
+    harness.stop();
 }
 
 #[test]
-fn a_rule_whose_template_is_slow_leaves_workers_to_the_others() {
+fn a_slow_template_leaves_workers_to_other_rules() {
     let reacting = rules(&["slow/*", "fast"]);
     let slow = reacting.slow.clone();
     slow.shut(true);
-    let rig = Rig::start(reacting, Settings::default(), |_, _| Ok(yes()));
+    let harness = Harness::start(reacting, Settings::default(), |_, _| Ok(yes()));
     for n in 0..100 {
-        rig.tell(&format!("slow/{n}"), &format!("web{n}"));
+        harness.fire_event(&format!("slow/{n}"), &format!("web{n}"));
     }
-    rig.tell("fast", "db1");
-    assert_eq!(rig.next(), "fast");
+    harness.fire_event("fast", "db1");
+    assert_eq!(harness.next(), "fast");
     slow.shut(false);
-    rig.wait_until_through();
-    assert_eq!(rig.stop().1.len(), 100);
+    harness.wait_until_done();
+    assert_eq!(harness.stop().1.len(), 100);
 }
 
 #[test]
-fn a_master_that_is_away_is_waited_for_and_nothing_overtakes() {
-    let rig = Rig::start(rules(&["*"]), Settings::default(), |_, times| {
+fn reactions_wait_in_order_while_the_master_is_unreachable() {
+    let harness = Harness::start(rules(&["*"]), Settings::default(), |_, times| {
         if times < 4 { Err(unreachable()) } else { Ok(yes()) }
     });
-    rig.tell("1", "web1");
-    rig.tell("2", "web1");
-    for (n, what) in ["1", "1", "1", "2", "2", "2"].into_iter().enumerate() {
+    harness.fire_event("1", "web1");
+    harness.fire_event("2", "web1");
+    for (n, action) in ["1", "1", "1", "2", "2", "2"].into_iter().enumerate() {
         if n == 3 {
-            assert_eq!(rig.next(), "1");
+            assert_eq!(harness.next(), "1");
         }
-        assert_eq!(rig.next(), what);
-        rig.wait_for("the pause", |rig| rig.reactor.handle().next_at().is_some());
-        assert!(rig.reactor.handle().status().master_unreachable);
-        rig.clock.wind(SECOND);
+        assert_eq!(harness.next(), action);
+        harness.wait_for("the pause", |harness| harness.reactor.handle().next_at().is_some());
+        assert!(harness.reactor.handle().status().master_unreachable);
+        harness.clock.wind(SECOND);
     }
-    assert_eq!(rig.next(), "2");
-    rig.wait_until_through();
-    assert_eq!(rig.history(), [done("1"), done("2")]);
-    assert!(!rig.reactor.handle().status().master_unreachable);
-    rig.stop();
+    assert_eq!(harness.next(), "2");
+    harness.wait_until_done();
+    assert_eq!(harness.history(), [done("1"), done("2")]);
+    assert!(!harness.reactor.handle().status().master_unreachable);
+    harness.stop();
 }
 
 #[test]
-fn what_is_refused_is_tried_again_with_growing_pauses_and_then_set_aside_and_can_be_replayed() {
+fn a_refused_call_is_retried_then_dead_lettered_and_can_be_replayed() {
     let settings = with(|options| options.tries = 3);
-    let rig =
-        Rig::start(rules(&["*"]), settings, |_, times| if times <= 3 { Err(refused()) } else { Ok(yes()) });
-    rig.tell("1", "web1");
-    assert_eq!(rig.next(), "1");
-    rig.wait_for("the pause", |rig| rig.reactor.handle().next_at() == Some(Micros(NOW + SECOND)));
-    rig.clock.wind(SECOND);
-    assert_eq!(rig.next(), "1");
-    rig.wait_for("the longer pause", |rig| rig.reactor.handle().next_at() == Some(Micros(NOW + 3 * SECOND)));
-    rig.clock.wind(2 * SECOND);
-    assert_eq!(rig.next(), "1");
-    rig.wait_until_through();
-    assert_eq!(rig.history(), [("1".to_owned(), "dead".to_owned(), vec!["dead".to_owned()])]);
-    assert_eq!((rig.metrics.reactions_dead.get(), rig.metrics.reactor_calls_dead.get()), (1, 1));
+    let harness =
+        Harness::start(
+            rules(&["*"]),
+            settings,
+            |_, times| if times <= 3 { Err(refused()) } else { Ok(yes()) },
+        );
+    harness.fire_event("1", "web1");
+    assert_eq!(harness.next(), "1");
+    harness.wait_for("the pause", |harness| harness.reactor.handle().next_at() == Some(Micros(NOW + SECOND)));
+    harness.clock.wind(SECOND);
+    assert_eq!(harness.next(), "1");
+    harness.wait_for("the longer pause", |harness| {
+        harness.reactor.handle().next_at() == Some(Micros(NOW + 3 * SECOND))
+    });
+    harness.clock.wind(2 * SECOND);
+    assert_eq!(harness.next(), "1");
+    harness.wait_until_done();
+    assert_eq!(harness.history(), [("1".to_owned(), "dead".to_owned(), vec!["dead".to_owned()])]);
+    assert_eq!((harness.metrics.reactions_dead.get(), harness.metrics.reactor_calls_dead.get()), (1, 1));
     let filter = EventFilter { reactions: true, ..EventFilter::default() };
-    let record = rig.store.events_before(&filter, rig.store.durable(), 1, usize::MAX).unwrap().remove(0);
-    assert_eq!(rig.reactor.handle().replay(&record, false).unwrap(), replay::Replayed::Calls(1));
-    assert_eq!(rig.next(), "1");
-    rig.wait_for("the record of the replay", |rig| rig.history().len() == 2);
-    assert_eq!(rig.history()[1], done("1"));
-    assert!(rig.reactor.handle().replay(&record, false).is_ok());
-    rig.stop();
+    let record =
+        harness.store.events_before(&filter, harness.store.durable(), 1, usize::MAX).unwrap().remove(0);
+    assert_eq!(harness.reactor.handle().replay(&record, false).unwrap(), replay::Replayed::Calls(1));
+    assert_eq!(harness.next(), "1");
+    harness.wait_for("the record of the replay", |harness| harness.history().len() == 2);
+    assert_eq!(harness.history()[1], done("1"));
+    assert!(harness.reactor.handle().replay(&record, false).is_ok());
+    harness.stop();
 }
 
 #[test]
-fn throttles_hold_by_the_clock() {
+fn throttles_follow_the_clock() {
     let settings = Settings {
         rules: vec![
             own("rate", |o| o.rate = Some(Rate { times: 2, per: Duration::from_secs(10) })),
@@ -455,39 +463,39 @@ fn throttles_hold_by_the_clock() {
         ],
         ..Settings::default()
     };
-    let rig = Rig::start(rules(&["rate", "budget", "once", "quiet"]), settings, |_, _| Ok(yes()));
+    let harness = Harness::start(rules(&["rate", "budget", "once", "quiet"]), settings, |_, _| Ok(yes()));
     for _ in 0..3 {
         for tag in ["rate", "budget", "once", "quiet"] {
-            // Not the same event thrice.
-            rig.clock.wind(1);
-            rig.tell(tag, &format!("minion-of-{tag}"));
+            // Distinct times, so that the events are not duplicates.
+            harness.clock.wind(1);
+            harness.fire_event(tag, &format!("minion-of-{tag}"));
         }
     }
-    let asked = |rig: &Rig, n: usize| {
-        let mut asked: Vec<_> = (0..n).map(|_| rig.next()).collect();
+    let asked = |harness: &Harness, n: usize| {
+        let mut asked: Vec<_> = (0..n).map(|_| harness.next()).collect();
         asked.sort();
         asked
     };
-    assert_eq!(asked(&rig, 5), ["budget", "budget", "once", "rate", "rate"]);
-    rig.wait_for("the counters", |rig| {
+    assert_eq!(asked(&harness, 5), ["budget", "budget", "once", "rate", "rate"]);
+    harness.wait_for("the counters", |harness| {
         let left = [
-            &rig.metrics.reactions_left_budget,
-            &rig.metrics.reactions_left_once,
-            &rig.metrics.reactions_left_quiet,
+            &harness.metrics.reactions_left_budget,
+            &harness.metrics.reactions_left_once,
+            &harness.metrics.reactions_left_quiet,
         ];
         left.map(crate::metrics::Counter::get) == [1, 2, 2]
     });
-    assert_eq!(rig.reactor.handle().status().waiting, 2, "the third of `rate`, the last of `quiet`");
-    rig.clock.wind(10 * SECOND + 100);
-    assert_eq!(asked(&rig, 2), ["quiet", "rate"]);
-    rig.tell("once", "minion-of-once");
-    assert_eq!(rig.next(), "once");
-    rig.wait_until_through();
-    assert_eq!(rig.stop().1, [""; 0]);
+    assert_eq!(harness.reactor.handle().status().waiting, 2, "the third of `rate`, the last of `quiet`");
+    harness.clock.wind(10 * SECOND + 100);
+    assert_eq!(asked(&harness, 2), ["quiet", "rate"]);
+    harness.fire_event("once", "minion-of-once");
+    assert_eq!(harness.next(), "once");
+    harness.wait_until_done();
+    assert_eq!(harness.stop().1, [""; 0]);
 }
 
 #[test]
-fn only_what_is_allowed_is_called() {
+fn only_allowed_calls_are_made() {
     let allow = |client: &str, fun: &str, tgt: Option<&str>| Allow {
         client: Some(client.to_owned()),
         fun: Glob::new(fun),
@@ -496,76 +504,72 @@ fn only_what_is_allowed_is_called() {
     let settings = with(|options| {
         options.allow = vec![allow("runner", "*", None), allow("local", "test.*", Some("web*"))];
     });
-    let rig = Rig::start(rules(&["*"]), settings, |_, _| Ok(yes()));
-    rig.tell("1", "web1");
-    rig.tell("2", "db1");
-    rig.wait_until_through();
-    assert_eq!(rig.next(), "1");
-    let mut history = rig.history();
+    let harness = Harness::start(rules(&["*"]), settings, |_, _| Ok(yes()));
+    harness.fire_event("1", "web1");
+    harness.fire_event("2", "db1");
+    harness.wait_until_done();
+    assert_eq!(harness.next(), "1");
+    let mut history = harness.history();
     history.sort();
     assert_eq!(history, [done("1"), ("2".to_owned(), "dead".to_owned(), vec!["dead".to_owned()])]);
-    assert_eq!(rig.metrics.reactor_calls_not_allowed.get(), 1);
-    assert_eq!(rig.stop().1, [""; 0]);
+    assert_eq!(harness.metrics.reactor_calls_not_allowed.get(), 1);
+    assert_eq!(harness.stop().1, [""; 0]);
 }
 
 #[test]
-fn in_shadow_nothing_is_called_and_all_is_written_down() {
+fn in_shadow_no_call_is_made_and_all_are_recorded() {
     let settings = Settings { shadow: true, ..Settings::default() };
-    let rig = Rig::start(rules(&["*"]), settings, |_, _| Ok(yes()));
-    rig.tell("1", "web1");
-    rig.wait_until_through();
-    assert_eq!(rig.history(), [("1".to_owned(), "done".to_owned(), vec!["shadowed".to_owned()])]);
-    assert_eq!(rig.stop().1, [""; 0]);
+    let harness = Harness::start(rules(&["*"]), settings, |_, _| Ok(yes()));
+    harness.fire_event("1", "web1");
+    harness.wait_until_done();
+    assert_eq!(harness.history(), [("1".to_owned(), "done".to_owned(), vec!["shadowed".to_owned()])]);
+    assert_eq!(harness.stop().1, [""; 0]);
 }
 
 #[test]
-fn what_was_open_goes_on_after_a_start_and_what_was_through_does_not() {
-    let rig = Rig::start(rules(&["*"]), Settings::default(), |call, _| {
+fn open_events_continue_after_a_restart_and_complete_ones_do_not() {
+    let harness = Harness::start(rules(&["*"]), Settings::default(), |call, _| {
         let waits = call.load.get("tgt").and_then(Value::as_str) == Some("away");
         if waits { Err(unreachable()) } else { Ok(yes()) }
     });
-    rig.tell("done", "web1");
-    rig.tell("open", "away");
-    assert_eq!(
-        {
-            let mut asked = [rig.next(), rig.next()];
-            asked.sort();
-            asked
-        },
-        ["done", "open"]
-    );
-    rig.wait_for("the first to be through", |rig| rig.reactor.handle().status().open == 1);
-    let (dir, _) = rig.stop();
-    let rig = Rig::start_in(dir, NOW + SECOND, rules(&["*"]), Settings::default(), |_, _| Ok(yes()));
-    assert_eq!(rig.next(), "open");
-    rig.wait_until_through();
-    assert_eq!(rig.history(), [done("done"), done("open")]);
-    let (dir, rest) = rig.stop();
+    harness.fire_event("done", "web1");
+    harness.fire_event("open", "away");
+    let mut asked = [harness.next(), harness.next()];
+    asked.sort();
+    assert_eq!(asked, ["done", "open"]);
+    harness.wait_for("the first event to be complete", |harness| harness.reactor.handle().status().open == 1);
+    let (dir, _) = harness.stop();
+    let harness = Harness::start_in(dir, NOW + SECOND, rules(&["*"]), Settings::default(), |_, _| Ok(yes()));
+    assert_eq!(harness.next(), "open");
+    harness.wait_until_done();
+    assert_eq!(harness.history(), [done("done"), done("open")]);
+    let (dir, rest) = harness.stop();
     assert_eq!(rest, [""; 0]);
-    // A store without the file, such as one out of a backup, has nothing that is to be reacted to.
+    // A store without the file, for example a restored backup, has no open events.
     std::fs::remove_file(dir.path().join("REACTOR")).unwrap();
-    let rig = Rig::start_in(dir, NOW + SECOND, rules(&["*"]), Settings::default(), |_, _| Ok(yes()));
-    rig.wait_until_through();
-    assert_eq!(rig.stop().1, [""; 0]);
+    let harness = Harness::start_in(dir, NOW + SECOND, rules(&["*"]), Settings::default(), |_, _| Ok(yes()));
+    harness.wait_until_done();
+    assert_eq!(harness.stop().1, [""; 0]);
 }
 
 #[test]
-fn an_event_that_is_too_old_when_its_turn_comes_is_left() {
-    let rig = Rig::start(rules(&["*"]), Settings::default(), |_, _| Err(unreachable()));
-    rig.tell("1", "web1");
-    rig.next();
-    rig.tell("2", "web1");
-    rig.wait_for("both to be open", |rig| rig.reactor.handle().status().open == 2);
-    let (dir, _) = rig.stop();
-    let rig = Rig::start_in(dir, NOW + 3_601 * SECOND, rules(&["*"]), Settings::default(), |_, _| Ok(yes()));
-    rig.wait_until_through();
-    let states: Vec<_> = rig.history().into_iter().map(|(_, state, _)| state).collect();
+fn an_event_that_is_too_old_at_its_turn_is_skipped() {
+    let harness = Harness::start(rules(&["*"]), Settings::default(), |_, _| Err(unreachable()));
+    harness.fire_event("1", "web1");
+    harness.next();
+    harness.fire_event("2", "web1");
+    harness.wait_for("both to be open", |harness| harness.reactor.handle().status().open == 2);
+    let (dir, _) = harness.stop();
+    let harness =
+        Harness::start_in(dir, NOW + 3_601 * SECOND, rules(&["*"]), Settings::default(), |_, _| Ok(yes()));
+    harness.wait_until_done();
+    let states: Vec<_> = harness.history().into_iter().map(|(_, state, _)| state).collect();
     assert_eq!(states, ["old", "old"]);
-    assert_eq!(rig.stop().1, [""; 0]);
+    assert_eq!(harness.stop().1, [""; 0]);
 }
 
 #[test]
-fn records_are_read_back() {
+fn records_survive_a_round_trip() {
     let event = Event {
         seq: SeqNo(7),
         at: Micros(1),
@@ -574,18 +578,18 @@ fn records_are_read_back() {
         minion: "m".to_owned(),
         has_key: false,
     };
-    for (mark, key) in [(record::Mark::Begun, u64::MAX), (record::Mark::TakenBack, 1)] {
+    for (mark, key) in [(record::Mark::Started, u64::MAX), (record::Mark::Withdrawn, 1)] {
         let batch = record::mark(&event, &["a".into(), "b".into()], 3, mark, key, Micros(2));
         let (entry, _) = batch.entries().next().unwrap();
-        let told = told(entry.body).unwrap();
+        let summary = read_summary(entry.body).unwrap();
         assert_eq!(
-            (told.event, told.rules, told.of, told.marks),
+            (summary.event, summary.rules, summary.rule_count, summary.marks),
             (SeqNo(7), vec!["a", "b"], 3, Some(vec![(mark, key)]))
         );
     }
     let mut old = Writer::new();
     old.map(1).str("state").str("done");
-    assert!(record::failures(&old.into_bytes()).is_empty(), "a record from before there were any");
-    assert_eq!(super::record::told(b"\x80"), None);
-    assert_eq!(super::record::told(b"\xc1"), None);
+    assert!(record::failures(&old.into_bytes()).is_empty(), "a record of an early release");
+    assert_eq!(super::record::read_summary(b"\x80"), None);
+    assert_eq!(super::record::read_summary(b"\xc1"), None);
 }

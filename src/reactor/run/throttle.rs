@@ -1,4 +1,4 @@
-//! Throttles of rules: how often reactions may begin. Pure: whoever asks brings the time.
+//! Throttles of rules: limits on the start of reactions. No clock inside: the caller passes the time.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,16 +8,16 @@ use crate::clock::Micros;
 use crate::limits::REACTOR_ONCE_MAX;
 use crate::model::{Rate, RuleOptions};
 
-/// When something may happen next, by one number: the time at which all that has happened would have been spread evenly
-/// (GCRA). A whole `times` may happen at once, after a pause. Another rate begins anew.
+/// A rate limit by GCRA: `even` is the theoretical arrival time. A burst of `times` is possible after a pause. A changed rate resets the
+/// state.
 #[derive(Debug, Clone, Copy, Default)]
-struct Spread {
+struct Gcra {
     rate: Option<Rate>,
     even: i64,
 }
 
-impl Spread {
-    /// Lets it happen now, or says when it may.
+impl Gcra {
+    /// Takes a turn now; otherwise returns the time of the next one.
     fn take(&mut self, rate: Rate, now: Micros) -> Result<(), Micros> {
         let before = *self;
         let at = self.queue(rate, now);
@@ -28,7 +28,7 @@ impl Spread {
         Ok(())
     }
 
-    /// Lets it happen as early as it may; when that is.
+    /// Reserves the next turn and returns its time.
     fn queue(&mut self, rate: Rate, now: Micros) -> Micros {
         let per = i64::try_from(rate.per.as_micros()).unwrap_or(i64::MAX / 4).max(1);
         let each = (per / i64::from(rate.times.max(1))).max(1);
@@ -39,41 +39,41 @@ impl Spread {
 }
 
 #[derive(Debug, Default)]
-struct OfRule {
-    rate: Spread,
-    /// In shadow, where nothing waits: what would be waiting.
-    queue: Spread,
-    budget: Spread,
-    /// Minions whose first event has come: when, and until when no other counts.
+struct RuleThrottle {
+    rate: Gcra,
+    /// In shadow: the delays that a rate would cause.
+    queue: Gcra,
+    budget: Gcra,
+    /// By minion: time of the event that counted, and end of its window.
     once: HashMap<String, (Micros, Micros)>,
 }
 
-/// What has happened, by rule.
+/// The state of the throttles, by rule.
 #[derive(Debug, Default)]
-pub struct Throttles(HashMap<Arc<str>, OfRule>);
+pub struct Throttles(HashMap<Arc<str>, RuleThrottle>);
 
-/// May a reaction begin?
+/// The answer of a rule's throttles.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Start {
-    /// Now.
-    Go,
-    /// Not before then.
+pub enum Admission {
+    /// Start now.
+    Now,
+    /// Start at that time.
     At(Micros),
-    /// Never: the rule has used up what it may.
+    /// Skip: the budget is used up.
     OverBudget,
-    /// In shadow: too late to be the same as what Salt's reactor does at once.
+    /// In shadow: skip, because the start would be too late to match a call of Salt's reactor.
     TooLate,
 }
 
 impl Throttles {
-    fn of(&mut self, rule: &Arc<str>) -> &mut OfRule {
+    fn of(&mut self, rule: &Arc<str>) -> &mut RuleThrottle {
         if !self.0.contains_key(rule) {
-            self.0.insert(rule.clone(), OfRule::default());
+            self.0.insert(rule.clone(), RuleThrottle::default());
         }
         self.0.get_mut(rule).expect("it was just added")
     }
 
-    /// Is an event that came `at` then the first of its minion in the rule's window? Remembers it if so.
+    /// True if an event that arrived `at` that time is the first of its minion in the window of `once_per`; notes it.
     pub fn is_first(&mut self, options: &RuleOptions, minion: &str, at: Micros) -> bool {
         if options.once_per.is_none() {
             return true;
@@ -86,49 +86,49 @@ impl Throttles {
             once.retain(|_, (_, until)| at < *until);
         }
         if once.len() >= REACTOR_ONCE_MAX {
-            // Forgetting means reacting once too often, which is better than never.
+            // Forgetting causes an extra reaction, which is better than a missing one.
             once.clear();
         }
         self.note(options, minion, at);
         true
     }
 
-    /// An event that came `at` then was the first of its minion.
+    /// Notes an event that counted for `once_per`.
     pub fn note(&mut self, options: &RuleOptions, minion: &str, at: Micros) {
         let Some(window) = options.once_per else { return };
         let once = &mut self.0.entry(options.rule.clone()).or_default().once;
         let until = Micros(at.0.saturating_add(micros(window)));
-        // What is done late is no reason to forget what came later.
+        // An event that is handled late must not replace a later one.
         if once.len() < REACTOR_ONCE_MAX && once.get(minion).is_none_or(|(from, _)| *from < at) {
             once.insert(minion.to_owned(), (at, until));
         }
     }
 
-    /// Lets a reaction of a rule begin, or says why not.
-    pub fn start(&mut self, rule: &Arc<str>, options: &RuleOptions, now: Micros) -> Start {
+    /// Takes a turn and a part of the budget of a rule.
+    pub fn start(&mut self, rule: &Arc<str>, options: &RuleOptions, now: Micros) -> Admission {
         if options.rate.is_none() && options.budget.is_none() {
-            return Start::Go;
+            return Admission::Now;
         }
-        let of_rule = self.of(rule);
+        let throttle = self.of(rule);
         if let Some(rate) = options.rate
-            && let Err(at) = of_rule.rate.take(rate, now)
+            && let Err(at) = throttle.rate.take(rate, now)
         {
-            return Start::At(at);
+            return Admission::At(at);
         }
-        match options.budget.map(|budget| of_rule.budget.take(budget, now)) {
-            Some(Err(_)) => Start::OverBudget,
-            _ => Start::Go,
+        match options.budget.map(|budget| throttle.budget.take(budget, now)) {
+            Some(Err(_)) => Admission::OverBudget,
+            _ => Admission::Now,
         }
     }
 
-    /// When a reaction would begin that comes now, if those before it had waited for their turn as well; `None` if it never would.
+    /// The time at which a reaction would start after the delays of all earlier ones; `None` if it exceeds the budget.
     pub fn would_start(&mut self, rule: &Arc<str>, options: &RuleOptions, now: Micros) -> Option<Micros> {
         if options.rate.is_none() && options.budget.is_none() {
             return Some(now);
         }
-        let of_rule = self.of(rule);
-        let at = options.rate.map_or(now, |rate| of_rule.queue.queue(rate, now));
-        options.budget.is_none_or(|budget| of_rule.budget.take(budget, at).is_ok()).then_some(at)
+        let throttle = self.of(rule);
+        let at = options.rate.map_or(now, |rate| throttle.queue.queue(rate, now));
+        options.budget.is_none_or(|budget| throttle.budget.take(budget, at).is_ok()).then_some(at)
     }
 }
 
@@ -151,35 +151,35 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_lets_a_burst_pass_and_then_one_by_one() {
+    fn a_rate_allows_a_burst_and_then_single_reactions() {
         let mut throttles = Throttles::default();
         let options = options(|o| o.rate = Some(rate(4, 2)));
         let mut start = |at| throttles.start(&options.rule, &options, Micros(at));
         for _ in 0..4 {
-            assert_eq!(start(0), Start::Go);
+            assert_eq!(start(0), Admission::Now);
         }
-        assert_eq!(start(0), Start::At(Micros(SECOND / 2)));
-        assert_eq!(start(SECOND / 2), Start::Go);
-        assert_eq!(start(SECOND / 2), Start::At(Micros(SECOND)));
-        // Over any length of time no more than the rate and one burst.
-        let went = (0..100_000).filter(|n| start(SECOND + n * 1_000) == Start::Go).count();
+        assert_eq!(start(0), Admission::At(Micros(SECOND / 2)));
+        assert_eq!(start(SECOND / 2), Admission::Now);
+        assert_eq!(start(SECOND / 2), Admission::At(Micros(SECOND)));
+        // In any time span at most the rate plus one burst.
+        let went = (0..100_000).filter(|n| start(SECOND + n * 1_000) == Admission::Now).count();
         assert!((200..=204).contains(&went), "{went}");
     }
 
     #[test]
-    fn a_budget_that_is_used_up_lets_nothing_pass_until_time_has_gone_by() {
+    fn a_used_up_budget_allows_nothing_until_time_has_passed() {
         let mut throttles = Throttles::default();
         let options = options(|o| o.budget = Some(rate(2, 60)));
         let mut start = |at| throttles.start(&options.rule, &options, Micros(at));
         assert_eq!(
             [start(0), start(0), start(0), start(SECOND)],
-            [Start::Go, Start::Go, Start::OverBudget, Start::OverBudget]
+            [Admission::Now, Admission::Now, Admission::OverBudget, Admission::OverBudget]
         );
-        assert_eq!([start(30 * SECOND), start(31 * SECOND)], [Start::Go, Start::OverBudget]);
+        assert_eq!([start(30 * SECOND), start(31 * SECOND)], [Admission::Now, Admission::OverBudget]);
     }
 
     #[test]
-    fn who_does_not_wait_is_told_when_each_would_have_begun() {
+    fn would_start_returns_the_delayed_time_or_none_beyond_the_budget() {
         let mut throttles = Throttles::default();
         let options = options(|o| (o.rate, o.budget) = (Some(rate(2, 10)), Some(rate(3, 60))));
         let mut at = |now| {
@@ -187,15 +187,15 @@ mod tests {
         };
         assert_eq!([at(0), at(0), at(0), at(1)], [Some(0), Some(0), Some(5), None]);
         assert_eq!([at(30), at(30)], [Some(30), None]);
-        // Nobody waits for what never waited.
+        // `would_start` does not affect `start`.
         assert_eq!(
             throttles.start(&"a".into(), &RuleOptions { budget: None, ..options }, Micros(30 * SECOND)),
-            Start::Go
+            Admission::Now
         );
     }
 
     #[test]
-    fn once_counts_by_minion_and_window() {
+    fn once_per_counts_by_minion_and_window() {
         let mut throttles = Throttles::default();
         let options = options(|o| o.once_per = Some(Duration::from_secs(10)));
         let mut first = |minion, at| throttles.is_first(&options, minion, Micros(at));

@@ -1,30 +1,30 @@
-//! In shadow: counting, as the log grows, in what we and Salt's own reactor differ. What was counted can be told again from the log,
-//! by `saltcellar reactor shadow`; so nothing of this outlives the daemon.
+//! Shadow mode: counts the differences between our reactor and Salt's while the log grows. `saltcellar reactor shadow` computes them again
+//! from the log, so the state is not stored.
 
 use std::time::Duration;
 
 use super::engine::Shared;
 use super::lock;
 use crate::clock::Micros;
-use crate::reactor::shadow::{Comparer, Comparison, Item};
+use crate::reactor::shadow::{Comparer, Comparison, ShadowItem};
 use crate::store::Followed;
 
 impl Shared {
-    /// Looks at an entry of the log.
+    /// Passes an entry of the log to the comparer.
     pub(super) fn compare(&self, row: &Followed<'_>) {
-        let items = Item::read(row);
+        let items = ShadowItem::read(row);
         if items.is_empty() {
             return;
         }
         if let Some(comparer) = lock(&self.comparer).as_mut() {
             for item in items {
-                comparer.take(item, &mut |verdict| self.count(&verdict));
+                comparer.take(item, &mut |comparison| self.count(&comparison));
             }
         }
     }
 
-    /// Begins, unless it has.
-    pub(super) fn begin_comparing(&self, window: Duration, workers: usize) {
+    /// Creates the comparer, unless it exists with these settings.
+    pub(super) fn start_comparing(&self, window: Duration, workers: usize) {
         let mut kept = lock(&self.comparer);
         if kept.as_ref().is_some_and(|comparer| comparer.window() == window && comparer.workers() == workers)
         {
@@ -32,22 +32,22 @@ impl Shared {
         }
         let now = self.clock.now();
         let comparer = kept.insert(Comparer::new(window, workers, now, Micros(i64::MAX)));
-        // Our own word may be in the log already, and was not looked at.
-        comparer.take(Item::Mode { at: now, shadow: true, started: true }, &mut |_| {});
+        // Our own entry with the mode may be in the part of the log that the comparer does not see.
+        comparer.take(ShadowItem::Mode { at: now, shadow: true, started: true }, &mut |_| {});
     }
 
-    /// Judges what nothing can come for any more.
-    pub(super) fn judge(&self, now: Option<Micros>) {
+    /// Compares calls whose window is over.
+    pub(super) fn compare_due(&self, now: Option<Micros>) {
         let Some(now) = now else { return };
         let mut kept = lock(&self.comparer);
         let Some(comparer) = kept.as_mut() else { return };
-        comparer.pass(now, &mut |verdict| self.count(&verdict));
-        self.metrics.shadow_compared_early.add(std::mem::take(&mut comparer.hurried));
+        comparer.pass(now, &mut |comparison| self.count(&comparison));
+        self.metrics.shadow_compared_early.add(std::mem::take(&mut comparer.compared_early));
     }
 
-    fn count(&self, verdict: &Comparison) {
+    fn count(&self, comparison: &Comparison) {
         let metrics = &self.metrics;
-        match verdict {
+        match comparison {
             Comparison::Same(..) => &metrics.shadow_same,
             Comparison::Differs(..) => &metrics.shadow_differs,
             Comparison::OnlyOurs(_) => &metrics.shadow_only_ours,
@@ -57,24 +57,24 @@ impl Shared {
             Comparison::Unattributed(_) => &metrics.shadow_unattributed,
         }
         .add(1);
-        match verdict {
+        match comparison {
             Comparison::Differs(ours, salts, fields) => {
                 let fields: Vec<_> = fields.iter().map(|one| one.field.as_str()).collect();
                 tracing::info!(
                     event = ours.event.0,
                     tag = ours.tag,
-                    fun = ours.act.fun,
+                    fun = ours.call.fun,
                     jid = salts.jid,
                     ?fields,
-                    "in shadow: Salt's reactor did it otherwise"
+                    "shadow: Salt's reactor made a different call"
                 );
             }
             Comparison::OnlyOurs(ours) => tracing::info!(
                 event = ours.event.0,
                 tag = ours.tag,
-                fun = ours.act.fun,
-                tgt = ours.act.target(),
-                "in shadow: Salt's reactor did nothing like this"
+                fun = ours.call.fun,
+                tgt = ours.call.target(),
+                "shadow: Salt's reactor made no similar call"
             ),
             Comparison::OursFailed(failed, salts) => tracing::info!(
                 event = failed.event.0,
@@ -82,17 +82,17 @@ impl Shared {
                 rules = ?failed.rules,
                 why = failed.why(),
                 jid = salts.as_ref().map(|salts| &salts.jid),
-                fun = salts.as_ref().map(|salts| &salts.act.fun),
-                "in shadow: our rendering failed"
+                fun = salts.as_ref().map(|salts| &salts.call.fun),
+                "shadow: our rendering failed"
             ),
             Comparison::OnlySalts(salts, ours) => tracing::info!(
                 seq = salts.seq.0,
                 jid = salts.jid,
-                fun = salts.act.fun,
-                tgt = salts.act.target(),
+                fun = salts.call.fun,
+                tgt = salts.call.target(),
                 rules = ?ours.as_ref().map(|ours| &ours.rules),
                 why = ours.as_ref().map(|ours| ours.why()),
-                "in shadow: only Salt's reactor did this"
+                "shadow: only Salt's reactor made this call"
             ),
             _ => {}
         }

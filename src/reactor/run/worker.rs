@@ -1,4 +1,4 @@
-//! Workers: render, and ask the master, one task at a time.
+//! Workers: render events and make their calls, one task at a time.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -6,50 +6,52 @@ use std::time::Instant;
 
 use super::depths::{name_orchestration, orchestration_jid};
 use super::engine::{RuleSnapshot, Shared};
-use super::queues::{Item, Rules};
-use super::record::{Made, Mark, Outcome, Record, State, call_key, client, mark, target};
-use super::scheduler::{NextAction, Progress, Slot, Task};
-use super::settle::{is_made_once, start_of};
-use super::{CallerError, CallerReturn, Event, Reacted, RuleEngine, SeqNo, Wanted, What, lock, micros};
+use super::queues::{QueueItem, RuleSet};
+use super::record::{CallOutcome, CallRecord, Mark, ReactionState, Record, call_key, client, mark, target};
+use super::scheduler::{NextAction, Slot, Task, TaskProgress};
+use super::settle::{must_not_repeat, start_of};
+use super::{
+    Action, CallerError, CallerReturn, Event, PlannedCall, ReactionPlan, RuleEngine, SeqNo, lock, micros,
+};
 use crate::clock::Micros;
 use crate::limits::{MASTER_TIMEOUT, REACTOR_MASTER_RETRY, REACTOR_START_TIME, REACTOR_START_TIME_RESUMED};
 use crate::master::{Answer, Cmd, MasterError, pack};
 use crate::model::{NoteLevel, stamped_jid};
 use crate::sls::Value;
 
-/// Where a task is after a step.
+/// The result of a step of a task.
 pub(super) enum Step {
-    /// It is through.
+    /// The task is finished.
     Done,
-    /// It goes on then.
-    Again(Item, Micros),
-    /// It begins then, and nothing of its rule before.
-    Throttled(Item, Micros),
-    /// It goes on once a runner may be started.
-    AwaitRunner(Item),
-    /// Nothing is done about it.
-    Leave(Box<Task>, &'static str),
+    /// It continues at that time.
+    Pause(QueueItem, Micros),
+    /// A rate delays it, and all others of its rules.
+    Throttled(QueueItem, Micros),
+    /// It continues once a runner may be started.
+    AwaitRunner(QueueItem),
+    /// It is skipped, for that reason.
+    Skip(Box<Task>, &'static str),
 }
 
-/// What is known of a call after a try.
-#[expect(clippy::large_enum_variant, reason = "one per worker, and gone at once")]
-pub(super) enum Tried {
-    Over(Made),
-    Again(Micros),
+/// The result of a try of a call.
+#[expect(clippy::large_enum_variant, reason = "one per worker, short-lived")]
+pub(super) enum TryResult {
+    Finished(CallRecord),
+    Pause(Micros),
     AwaitRunner,
 }
 
-/// Why a call was not carried out.
+/// Why a try of a call failed, by the consequence.
 enum Failure {
-    /// Nobody is there. It is waited for.
-    Away(String),
-    /// It must be written down first that it begins, and could not be.
-    Unwritten(String),
-    /// It was not done, and may be tried again.
-    NotDone(String),
-    /// It may have been done.
-    Perhaps(String),
-    /// It was done, or never can be; another try would change nothing.
+    /// The master is unreachable: wait, without counting the try.
+    Unreachable(String),
+    /// The mark that must precede the call could not be stored: wait, without counting the try.
+    MarkNotStored(String),
+    /// The call was not made: a retry is safe.
+    NotMade(String),
+    /// The call may have been made.
+    PossiblyMade(String),
+    /// The call was made, or can never be: do not retry.
     Final(String),
 }
 
@@ -57,9 +59,9 @@ impl From<MasterError> for Failure {
     fn from(error: MasterError) -> Self {
         let words = error.to_string();
         match error {
-            MasterError::Unreachable { .. } => Self::Away(words),
-            error if error.was_not_done() => Self::NotDone(words),
-            _ => Self::Perhaps(words),
+            MasterError::Unreachable { .. } => Self::Unreachable(words),
+            error if error.was_not_done() => Self::NotMade(words),
+            _ => Self::PossiblyMade(words),
         }
     }
 }
@@ -67,54 +69,54 @@ impl From<MasterError> for Failure {
 impl From<CallerError> for Failure {
     fn from(error: CallerError) -> Self {
         match error {
-            CallerError::NotBegun(words) => Self::NotDone(words),
+            CallerError::NotStarted(words) => Self::NotMade(words),
             CallerError::Failed(words) => Self::Final(words),
-            CallerError::Lost(words) => Self::Perhaps(words),
+            CallerError::Lost(words) => Self::PossiblyMade(words),
         }
     }
 }
 
-/// A thread.
+/// The body of a worker thread.
 pub(super) fn run(shared: &Arc<Shared>) {
     let mut scheduler = lock(&shared.scheduler);
     while !shared.drain.is_stopping() {
-        // What cannot be written down is not begun.
+        // Without room for its record a reaction must not start.
         if shared.recorder.is_full() {
-            scheduler = shared.rest(scheduler, None);
+            scheduler = shared.wait_for_change(scheduler, None);
             continue;
         }
         match scheduler.next(shared.clock.now()) {
-            NextAction::Run(item, place) => {
+            NextAction::Run(item, slot) => {
                 drop(scheduler);
-                let step = match shared.step(item, &place) {
-                    Step::Leave(task, why) => {
-                        shared.leave(*task, why);
+                let step = match shared.step(item, &slot) {
+                    Step::Skip(task, why) => {
+                        shared.skip(*task, why);
                         Step::Done
                     }
                     step => step,
                 };
                 scheduler = lock(&shared.scheduler);
                 match step {
-                    Step::Again(item, at) => scheduler.again(item, &place, at),
-                    Step::Throttled(item, at) => scheduler.throttle(item, &place, at),
-                    Step::AwaitRunner(item) => scheduler.await_runner(item, &place),
-                    Step::Done | Step::Leave(..) => scheduler.done(&place),
+                    Step::Pause(item, at) => scheduler.pause(item, &slot, at),
+                    Step::Throttled(item, at) => scheduler.throttle(item, &slot, at),
+                    Step::AwaitRunner(item) => scheduler.await_runner(item, &slot),
+                    Step::Done | Step::Skip(..) => scheduler.done(&slot),
                 }
-                // This thread goes on with one of them itself.
+                // This thread handles one item, another worker the next.
                 if scheduler.has_ready() {
                     shared.change.notify_one();
                 }
                 shared.room.notify_one();
             }
-            NextAction::Wait(until) => scheduler = shared.rest(scheduler, until),
+            NextAction::Wait(until) => scheduler = shared.wait_for_change(scheduler, until),
         }
     }
 }
 
 impl Shared {
-    fn step(&self, item: Item, from: &Slot) -> Step {
+    fn step(&self, item: QueueItem, from: &Slot) -> Step {
         let RuleSnapshot { rules, settings } = self.rule_snapshot();
-        let mut task = match self.loaded(item, from) {
+        let mut task = match self.load_task(item, from) {
             Ok(task) => task,
             Err(step) => return step,
         };
@@ -123,51 +125,51 @@ impl Shared {
         let mut progress = if let Some(progress) = task.progress.take() {
             progress
         } else {
-            if is_old && task.begun.is_empty() {
-                return Step::Leave(task.into(), "old");
+            if is_old && task.started_calls.is_empty() {
+                return Step::Skip(task.into(), "old");
             }
-            // A rule that was taken out meanwhile reacts no more, also if it has been put back.
+            // A removed rule does not handle pending events, even if it was added again.
             let still = self.matching(&*rules, &task.event.tag, task.event.seq);
             if task.replay.is_none() && !task.rules.iter().any(|rule| still.contains(rule)) {
-                return Step::Leave(task.into(), "gone");
+                return Step::Skip(task.into(), "gone");
             }
-            task = match self.begin_task(task, &settings, now) {
+            task = match self.start_task(task, &settings, now) {
                 Ok(task) => task,
                 Err(step) => return step,
             };
-            let mut reacted = self.react(&*rules, &task.event, &task.rules);
+            let mut plan = self.react(&*rules, &task.event, &task.rules);
             // In shadow Salt's own reactor answers.
-            let fired = std::mem::take(&mut reacted.fired);
+            let fired = std::mem::take(&mut plan.fired);
             for (tag, data) in fired.into_iter().filter(|_| !settings.shadow) {
-                if let Err(why) = self.ask.fire(&tag, &data) {
-                    tracing::error!(tag, why, "the reactor's answer could not be fired onto the bus");
-                    reacted.fail(format!("{tag} could not be fired: {why}"));
+                if let Err(why) = self.executor.fire(&tag, &data) {
+                    tracing::error!(tag, why, "cannot fire the reactor's answer onto the bus");
+                    plan.fail(format!("cannot fire {tag}: {why}"));
                 }
             }
-            // A replay of what failed makes what was not made.
+            // The replay of a partial reaction makes only the missing calls.
             for made in &task.already_made {
-                if let Some(at) = reacted.wanted.iter().position(|wanted| call_key(wanted) == *made) {
-                    reacted.wanted.remove(at);
+                if let Some(at) = plan.calls.iter().position(|planned| call_key(planned) == *made) {
+                    plan.calls.remove(at);
                 }
             }
-            Box::new(Progress::of(&task.event, now, reacted, task.resumed))
+            Box::new(TaskProgress::of(&task.event, now, plan, task.resumed))
         };
-        // Calls that have waited for the master for too long. What was sent may have been carried out, and is no matter of age.
-        if is_old && progress.made.is_empty() && !progress.unsure && progress.unanswered.is_none() {
-            return Step::Leave(task.into(), "old");
+        // The event became too old while the master was unreachable. A call that was sent may have been executed at any age.
+        if is_old && progress.made.is_empty() && !progress.maybe_sent && progress.unanswered.is_none() {
+            return Step::Skip(task.into(), "old");
         }
-        // What came in shadow is not made, even if the shadow has ended meanwhile.
+        // Calls for events from the time of shadow mode are not made after its end.
         let acts = task.replay.is_some()
             || lock(&self.checkpoint).acting_from().is_some_and(|from| task.event.seq >= from);
-        let shadow = settings.shadow || task.left.is_some() || !acts;
-        while let Some(wanted) = progress.reacted.wanted.get(progress.made.len()).cloned() {
-            match self.make(&task, &from.rules, &mut progress, wanted, shadow, is_old) {
-                Tried::Over(made) => progress.over(made, &task),
-                Tried::Again(at) => {
+        let shadow = settings.shadow || task.skipped.is_some() || !acts;
+        while let Some(planned) = progress.plan.calls.get(progress.made.len()).cloned() {
+            match self.try_call(&task, &from.rules, &mut progress, planned, shadow, is_old) {
+                TryResult::Finished(made) => progress.finish_call(made, &task),
+                TryResult::Pause(at) => {
                     task.progress = Some(progress);
-                    return Step::Again(task.into(), at);
+                    return Step::Pause(task.into(), at);
                 }
-                Tried::AwaitRunner => {
+                TryResult::AwaitRunner => {
                     task.progress = Some(progress);
                     return Step::AwaitRunner(task.into());
                 }
@@ -177,19 +179,19 @@ impl Shared {
         Step::Done
     }
 
-    fn react(&self, by: &dyn RuleEngine, event: &Event, rules: &[Arc<str>]) -> Reacted {
+    fn react(&self, by: &dyn RuleEngine, event: &Event, rules: &[Arc<str>]) -> ReactionPlan {
         tracing::debug!("Compiling reactions for tag {}", event.tag);
         let rendered = catch_unwind(AssertUnwindSafe(|| by.react(event, rules)));
-        let reacted = rendered.unwrap_or_else(|_| {
-            let words = format!("rendering reactions for tag {} ended by panic, which is a bug", event.tag);
-            let mut reacted = Reacted::default();
-            reacted.fail(words);
-            reacted
+        let plan = rendered.unwrap_or_else(|_| {
+            let words = format!("rendering reactions for tag {} panicked; please report this bug", event.tag);
+            let mut plan = ReactionPlan::default();
+            plan.fail(words);
+            plan
         });
-        for (file, text) in &reacted.files {
+        for (file, text) in &plan.files {
             tracing::debug!("Rendered data from file: {file}:\n{text}");
         }
-        for (level, text) in &reacted.notes {
+        for (level, text) in &plan.notes {
             match level {
                 NoteLevel::Error => {
                     self.metrics.reactor_errors.add(1);
@@ -200,94 +202,95 @@ impl Shared {
                 NoteLevel::Debug => tracing::debug!("{text}"),
             }
         }
-        reacted
+        plan
     }
 
-    /// Makes a call, or does not: in shadow, or because its event is too old.
-    fn make(
+    /// Tries a call. In shadow, or if the event is too old, it decides without sending.
+    fn try_call(
         &self,
         task: &Task,
-        rules: &Rules,
-        progress: &mut Progress,
-        mut wanted: Wanted,
+        rules: &RuleSet,
+        progress: &mut TaskProgress,
+        mut planned: PlannedCall,
         shadow: bool,
         is_old: bool,
-    ) -> Tried {
+    ) -> TryResult {
         let sent = self.clock.now();
-        if let What::Executor(call) = &mut wanted.what
+        if let Action::Master(call) = &mut planned.action
             && !shadow
         {
             name_orchestration(call, || own_jid(task, progress));
         }
-        let mut made = Made {
-            jid: jid(task, progress, &wanted),
-            wanted,
+        let mut made = CallRecord {
+            jid: jid(task, progress, &planned),
+            call: planned,
             tries: progress.tries,
             sent,
             took_us: 0,
-            outcome: Outcome::Shadowed,
+            outcome: CallOutcome::Shadowed,
         };
-        // In shadow, too: what is told to be done would be done.
-        if let Some(why) = not_allowed(task, &made.wanted) {
+        // Also in shadow, so that the record shows the result that the call would have.
+        if let Some(why) = not_allowed(task, &made.call) {
             self.metrics.reactor_calls_not_allowed.add(1);
             return self.dead(task, made, why);
         }
-        if let Some(why) = self.ask.cannot(client(&made.wanted.what)) {
+        if let Some(why) = self.executor.unsupported(client(&made.call.action)) {
             return self.dead(task, made, why);
         }
-        let key = call_key(&made.wanted);
+        let key = call_key(&made.call);
         let times = |keys: &mut dyn Iterator<Item = u64>| keys.filter(|one| *one == key).count();
-        // Two calls of an event may look alike.
-        let was_begun = !task.begun.is_empty()
-            && times(&mut task.begun.iter().copied())
-                > times(&mut progress.made.iter().map(|made| call_key(&made.wanted)));
-        let was_sent = was_begun || progress.unanswered.is_some() || (progress.unsure && progress.tries > 0);
+        // An event can have two equal calls, so they are counted.
+        let was_started = !task.started_calls.is_empty()
+            && times(&mut task.started_calls.iter().copied())
+                > times(&mut progress.made.iter().map(|made| call_key(&made.call)));
+        let was_sent =
+            was_started || progress.unanswered.is_some() || (progress.maybe_sent && progress.tries > 0);
         if shadow && !was_sent {
-            if let Some(why) = self.reaches_nobody(&made.wanted) {
-                made.outcome = Outcome::Answered(Answer::NoTarget { why });
+            if let Some(why) = self.no_target(&made.call) {
+                made.outcome = CallOutcome::Answered(Answer::NoTarget { why });
             }
-            return Tried::Over(made);
+            return TryResult::Finished(made);
         }
-        if was_begun && progress.unanswered.is_none() && is_made_once(task, &made.wanted.what) {
-            let why = "it was sent before the daemon was started last, and is sent once".to_owned();
+        if was_started && progress.unanswered.is_none() && must_not_repeat(task, &made.call.action) {
+            let why = "sent before the last start of the daemon, and must not be repeated".to_owned();
             progress.unanswered = Some(self.unanswered(why, REACTOR_START_TIME_RESUMED));
         }
         if let Some(unanswered) = progress.unanswered.take() {
             return self.settle(task, progress, made, unanswered);
         }
-        if progress.unsure
-            && let Some(jid) = self.is_there(&made, progress.since)
+        if progress.maybe_sent
+            && let Some(jid) = self.find_in_log(&made, progress.since)
         {
             return self.found(task, made, jid);
         }
         if is_old || shadow {
             let why = if shadow {
-                "the reactor only watches by now"
+                "the reactor is in shadow mode now"
             } else {
-                "its event is older than `reactor.age_max`"
+                "the event is older than `reactor.age_max`"
             };
-            let is_unknown = progress.unsure || was_begun;
+            let is_unknown = progress.maybe_sent || was_started;
             let end = if is_unknown { Self::unknown } else { Self::dead };
             return end(self, task, made, why.to_owned());
         }
-        if !progress.unsure {
+        if !progress.maybe_sent {
             progress.since = self.store.durable();
         }
-        let runner = match &made.wanted.what {
-            What::Executor(call) if call.cmd != Cmd::Publish => Some(call.fun.clone()),
+        let runner = match &made.call.action {
+            Action::Master(call) if call.cmd != Cmd::Publish => Some(call.fun.clone()),
             _ => None,
         };
         if runner.is_some() && !lock(&self.scheduler).runners.take(rules, task.options.concurrency) {
-            return Tried::AwaitRunner;
+            return TryResult::AwaitRunner;
         }
-        let outcome = self.begin(task, progress, &made, key).and_then(|()| {
-            let began = Instant::now();
-            let outcome = self.carry_out(&made, task.depth, progress.since);
-            made.took_us = micros(began.elapsed());
+        let outcome = self.store_mark(task, progress, &made, key).and_then(|()| {
+            let started_at = Instant::now();
+            let outcome = self.execute(&made, task.depth, progress.since);
+            made.took_us = micros(started_at.elapsed());
             outcome
         });
         if let Some(fun) = runner {
-            self.runner_asked(rules, &fun, outcome.as_ref().ok());
+            self.runner_requested(rules, &fun, outcome.as_ref().ok());
         }
         if progress.tries > 0 {
             self.metrics.reactor_calls_again.add(1);
@@ -296,158 +299,172 @@ impl Shared {
             Ok(outcome) => {
                 self.metrics.reactor_calls.add(1);
                 (made.outcome, made.tries) = (outcome, progress.tries + 1);
-                return Tried::Over(made);
+                return TryResult::Finished(made);
             }
             Err(failure) => failure,
         };
         let tried = self.failed(task, progress, made, failure);
-        if matches!(tried, Tried::Again(_))
+        if matches!(tried, TryResult::Pause(_))
             && progress.unanswered.is_none()
-            && std::mem::take(&mut progress.begun)
+            && std::mem::take(&mut progress.start_recorded)
         {
-            // What is tried again was not made: what may have been is over by now. If a kill comes first it counts as perhaps made.
-            let record = mark(&task.event, &task.rules, task.of, Mark::TakenBack, key, self.clock.now());
+            // Withdraws the mark, because the call was certainly not made. If the daemon is killed first, it counts as possibly made.
+            let record =
+                mark(&task.event, &task.rules, task.rule_count, Mark::Withdrawn, key, self.clock.now());
             self.recorder.write(record);
         }
         tried
     }
 
-    /// Writes down that a call begins, if it must not be made twice. While the master is away none does.
-    fn begin(&self, task: &Task, progress: &mut Progress, made: &Made, key: u64) -> Result<(), Failure> {
-        if !is_made_once(task, &made.wanted.what) {
+    /// Stores a mark before a call that must not be repeated. While the master is unreachable no mark is stored.
+    fn store_mark(
+        &self,
+        task: &Task,
+        progress: &mut TaskProgress,
+        made: &CallRecord,
+        key: u64,
+    ) -> Result<(), Failure> {
+        if !must_not_repeat(task, &made.call.action) {
             return Ok(());
         }
-        if matches!(made.wanted.what, What::Executor(_)) {
-            self.ask.reach()?;
+        if matches!(made.call.action, Action::Master(_)) {
+            self.executor.reach()?;
         }
-        let record = mark(&task.event, &task.rules, task.of, Mark::Begun, key, made.sent);
-        self.recorder.write_and_wait(record).map_err(Failure::Unwritten)?;
-        progress.begun = true;
+        let record = mark(&task.event, &task.rules, task.rule_count, Mark::Started, key, made.sent);
+        self.recorder.write_and_wait(record).map_err(Failure::MarkNotStored)?;
+        progress.start_recorded = true;
         Ok(())
     }
 
-    /// A call was not carried out, or nobody knows.
-    fn failed(&self, task: &Task, progress: &mut Progress, mut made: Made, failure: Failure) -> Tried {
+    /// Handles a failed try.
+    fn failed(
+        &self,
+        task: &Task,
+        progress: &mut TaskProgress,
+        mut made: CallRecord,
+        failure: Failure,
+    ) -> TryResult {
         let now = self.clock.now();
-        let wait = || Tried::Again(Micros(now.0 + micros(REACTOR_MASTER_RETRY)));
+        let wait = || TryResult::Pause(Micros(now.0 + micros(REACTOR_MASTER_RETRY)));
         match &failure {
-            // Nothing was sent. It is waited for, and this was no try.
-            Failure::Away(why) => {
-                self.master_is(true, why);
+            // Nothing was sent, so this does not count as a try.
+            Failure::Unreachable(why) => {
+                self.set_master_unreachable(true, why);
                 return wait();
             }
-            Failure::Unwritten(why) => {
+            Failure::MarkNotStored(why) => {
                 let event = task.event.seq.0;
-                tracing::error!(why, event, "could not write down that a call begins; trying again");
+                tracing::error!(why, event, "cannot store the mark of a call, retrying");
                 return wait();
             }
             _ => progress.tries += 1,
         }
         made.tries = progress.tries;
         let why = match failure {
-            Failure::Perhaps(why) => {
+            Failure::PossiblyMade(why) => {
                 self.suspend_foreign_calls();
-                if is_made_once(task, &made.wanted.what) {
+                if must_not_repeat(task, &made.call.action) {
                     tracing::warn!(
                         error = why,
                         event = task.event.seq.0,
-                        id = made.wanted.id,
-                        "a reaction's call got no answer and is not made again"
+                        id = made.call.id,
+                        "call got no answer, not repeating it"
                     );
                     return self.settle(task, progress, made, self.unanswered(why, REACTOR_START_TIME));
                 }
-                progress.unsure = true;
+                progress.maybe_sent = true;
                 why
             }
             Failure::Final(why) => return self.dead(task, made, why),
-            Failure::Away(why) | Failure::Unwritten(why) | Failure::NotDone(why) => why,
+            Failure::Unreachable(why) | Failure::MarkNotStored(why) | Failure::NotMade(why) => why,
         };
         if progress.tries >= task.options.tries {
-            if !progress.unsure {
+            if !progress.maybe_sent {
                 return self.dead(task, made, why);
             }
-            return match self.is_there(&made, progress.since) {
+            return match self.find_in_log(&made, progress.since) {
                 Some(jid) => self.found(task, made, jid),
                 None => self.unknown(task, made, why),
             };
         }
         let pause = task.options.pause(progress.tries);
-        tracing::warn!(error = why, event = task.event.seq.0, id = made.wanted.id, tries = progress.tries, again_in = ?pause, "a reaction's call failed");
-        Tried::Again(Micros(now.0 + micros(pause)))
+        tracing::warn!(error = why, event = task.event.seq.0, id = made.call.id, tries = progress.tries, again_in = ?pause, "call failed, retrying");
+        TryResult::Pause(Micros(now.0 + micros(pause)))
     }
 
-    /// What the master would have said to a job for nobody. Salt's reactor then leaves nothing behind, either.
-    fn reaches_nobody(&self, wanted: &Wanted) -> Option<String> {
-        let What::Executor(call) = &wanted.what else { return None };
+    /// The master's answer to a job that matches no minion. Salt's reactor leaves no trace of such a job.
+    fn no_target(&self, planned: &PlannedCall) -> Option<String> {
+        let Action::Master(call) = &planned.action else { return None };
         let tgt = call.load.get("tgt").filter(|_| call.cmd == Cmd::Publish)?;
         let tgt_type = call.load.get("tgt_type").and_then(Value::as_str).unwrap_or("glob");
-        self.ask.reaches_nobody(tgt, tgt_type)
+        self.executor.no_target(tgt, tgt_type)
     }
 
-    fn carry_out(&self, made: &Made, depth: u32, since: SeqNo) -> Result<Outcome, Failure> {
-        let call = match &made.wanted.what {
-            What::Executor(call) => call,
-            What::Caller { fun, args, kwargs } => {
-                let CallerReturn { value, retcode } = self.ask.caller(fun, args, kwargs)?;
+    fn execute(&self, made: &CallRecord, depth: u32, since: SeqNo) -> Result<CallOutcome, Failure> {
+        let call = match &made.call.action {
+            Action::Master(call) => call,
+            Action::Caller { fun, args, kwargs } => {
+                let CallerReturn { value, retcode } = self.executor.caller(fun, args, kwargs)?;
                 if retcode != 0 {
                     self.metrics.reactor_callers_failed.add(1);
                     tracing::warn!(
                         fun,
                         retcode,
-                        id = made.wanted.id,
-                        sls = made.wanted.sls,
-                        "a caller function failed"
+                        id = made.call.id,
+                        sls = made.call.sls,
+                        "caller function failed"
                     );
                 }
-                return Ok(Outcome::Ran { retcode, result: pack::packed(&value) });
+                return Ok(CallOutcome::Ran { retcode, result: pack::packed(&value) });
             }
         };
         if call.cmd == Cmd::Publish {
-            // Before it is published: an event of it may come before the answer.
+            // Before publishing, because an event of the job may arrive before the answer.
             lock(&self.job_depths).note(&made.jid, depth);
         } else if let Some(jid) = orchestration_jid(call) {
             lock(&self.job_depths).note(jid, depth);
         }
-        let start = start_of(&made.wanted.what);
-        if let Some(act) = &start {
-            lock(&self.starts).sent(act);
-            lock(&self.job_depths).announce(act, depth, self.clock.now());
+        let start = start_of(&made.call.action);
+        if let Some(started) = &start {
+            lock(&self.starts).sent(started);
+            lock(&self.job_depths).announce(started, depth, self.clock.now());
         }
-        let answer = self.ask.ask(call, &made.jid, MASTER_TIMEOUT);
-        if let Some(act) = &start {
+        let answer = self.executor.ask(call, &made.jid, MASTER_TIMEOUT);
+        if let Some(started) = &start {
             let jid = match &answer {
                 Ok(Answer::Started { jid, .. } | Answer::Ran { jid, .. }) => Some(jid.as_str()),
                 _ => None,
             };
-            lock(&self.starts).returned(act, since, jid);
+            lock(&self.starts).returned(started, since, jid);
             if answer.as_ref().is_err_and(MasterError::was_not_done) {
-                lock(&self.job_depths).withdraw(act, self.clock.now());
+                lock(&self.job_depths).withdraw(started, self.clock.now());
             }
         }
         let answer = answer?;
-        self.master_is(false, "");
+        self.set_master_unreachable(false, "");
         match &answer {
             Answer::Started { jid, .. } | Answer::Ran { jid, .. } | Answer::Published { jid, .. } => {
                 lock(&self.job_depths).note(jid, depth);
             }
             Answer::NoTarget { .. } => {}
         }
-        Ok(Outcome::Answered(answer))
+        Ok(CallOutcome::Answered(answer))
     }
 
-    fn finish(&self, task: Task, progress: Progress) {
-        let is_dead = |made: &Made| matches!(made.outcome, Outcome::Dead(_) | Outcome::Unknown(_));
-        let state = if let Some(why) = task.left {
-            self.count_left(why);
-            State::Left(why)
+    fn finish(&self, task: Task, progress: TaskProgress) {
+        let is_dead =
+            |made: &CallRecord| matches!(made.outcome, CallOutcome::Dead(_) | CallOutcome::Unknown(_));
+        let state = if let Some(why) = task.skipped {
+            self.count_skipped(why);
+            ReactionState::Skipped(why)
         } else {
             let dead = progress.made.iter().filter(|made| is_dead(made)).count();
-            let failed = !progress.reacted.failures.is_empty();
+            let failed = !progress.plan.failures.is_empty();
             let (counter, state) = match (failed, dead) {
-                (false, 0) => (&self.metrics.reactions_done, State::Done),
-                _ if dead < progress.made.len() => (&self.metrics.reactions_partial, State::Partial),
-                (true, _) => (&self.metrics.reactions_failed, State::Failed),
-                (false, _) => (&self.metrics.reactions_dead, State::Dead),
+                (false, 0) => (&self.metrics.reactions_done, ReactionState::Done),
+                _ if dead < progress.made.len() => (&self.metrics.reactions_partial, ReactionState::Partial),
+                (true, _) => (&self.metrics.reactions_failed, ReactionState::Failed),
+                (false, _) => (&self.metrics.reactions_dead, ReactionState::Dead),
             };
             counter.add(1);
             state
@@ -456,11 +473,11 @@ impl Shared {
         let record = Record {
             event: task.event,
             rules: task.rules,
-            of: task.of,
+            rule_count: task.rule_count,
             state,
-            began: progress.began,
+            started_at: progress.started_at,
             ended: now,
-            reacted: progress.reacted,
+            plan: progress.plan,
             calls: progress.made,
             replay: task.replay,
             depth: task.depth,
@@ -469,30 +486,30 @@ impl Shared {
     }
 }
 
-/// The jid of a job: the event's time and number, so that each try has the same one. None for what the master names itself.
-fn jid(task: &Task, progress: &Progress, wanted: &Wanted) -> String {
-    let What::Executor(call) = &wanted.what else { return String::new() };
+/// The jid of a job, from the event's time and number, so that each try has the same one. Empty for calls whose jid the master chooses.
+fn jid(task: &Task, progress: &TaskProgress, planned: &PlannedCall) -> String {
+    let Action::Master(call) = &planned.action else { return String::new() };
     if call.cmd == Cmd::Publish { own_jid(task, progress) } else { String::new() }
 }
 
-fn own_jid(task: &Task, progress: &Progress) -> String {
-    // A replay is another job.
-    let base = if task.replay.is_some() { progress.began } else { task.event.at };
-    let nth = i64::try_from(task.place * 1_000 + progress.made.len()).expect("calls of an event are few");
-    // Salt knows jids with a number behind them from its option `unique_jid`; ours take the place of a pid.
+fn own_jid(task: &Task, progress: &TaskProgress) -> String {
+    // A replay is a new job.
+    let base = if task.replay.is_some() { progress.started_at } else { task.event.at };
+    let nth = i64::try_from(task.rule_index * 1_000 + progress.made.len()).expect("an event has few calls");
+    // The option `unique_jid` of Salt appends the process id to a jid; here it is the sequence number.
     format!("{}_{}", stamped_jid(Micros(base.0 + nth)), task.event.seq.0 % (1 << 32))
 }
 
-fn not_allowed(task: &Task, wanted: &Wanted) -> Option<String> {
+fn not_allowed(task: &Task, planned: &PlannedCall) -> Option<String> {
     let allow = &task.options.allow;
-    let (client, tgt) = (client(&wanted.what), target(&wanted.what));
-    let fun = match &wanted.what {
-        What::Executor(call) => &call.fun,
-        What::Caller { fun, .. } => fun,
+    let (client, tgt) = (client(&planned.action), target(&planned.action));
+    let fun = match &planned.action {
+        Action::Master(call) => &call.fun,
+        Action::Caller { fun, .. } => fun,
     };
     if allow.is_empty() || allow.iter().any(|allow| allow.allows(client, fun, &tgt)) {
         return None;
     }
     let on = if tgt.is_empty() { String::new() } else { format!(" on {tgt:?}") };
-    Some(format!("the configuration (`allow`) lets no reaction of this rule call {client} {fun}{on}"))
+    Some(format!("`allow` of this rule does not permit {client} {fun}{on}"))
 }

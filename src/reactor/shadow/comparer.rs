@@ -1,14 +1,14 @@
-//! Who belongs to whom.
+//! Matching of our calls with Salt's.
 //!
-//! Calls of both sides wait until nothing can come any more that belongs to them, and are judged then, in the order of events. An
-//! equal call of Salt's within the window is the same one; what remains is held against the likest that remains, and differs; what
-//! then remains was done by one side alone. The time is that of the log: what is judged does not depend on when it is.
+//! Calls of both sides wait until no matching call can come any more, and are then compared in the order of events. An equal call of Salt's
+//! within the window is a match. Otherwise the most similar remaining call is reported as different, and without one the call belongs to
+//! one side only. All times are those of the log, so the result does not depend on the time of the comparison.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
-use super::act::{Act, Difference};
-use super::item::{Failed, Item, Ours, Salts};
+use super::item::{FailedReaction, OurCall, SaltsCall, ShadowItem};
+use super::observed_call::{Difference, ObservedCall};
 use super::pool::Pool;
 use crate::clock::Micros;
 use crate::limits::{
@@ -16,78 +16,78 @@ use crate::limits::{
 };
 use crate::model::SeqNo;
 
-/// What became of one call.
+/// The result for one call.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Comparison {
-    /// Salt did it, too. Some of it may not be visible.
-    Same(Ours, Salts, Vec<String>),
-    /// Salt did something like it.
-    Differs(Ours, Salts, Vec<Difference>),
-    /// Salt did nothing like it.
-    OnlyOurs(Ours),
-    /// We would have done nothing like it, for this reason if there is one.
-    OnlySalts(Salts, Option<Box<Ours>>),
-    /// Ours failed to render; what Salt did about it, if anything can be seen.
-    OursFailed(Failed, Option<Box<Salts>>),
-    /// Salt's side of it cannot be seen.
-    Unseen(Ours, &'static str),
-    /// A job by nobody knows whom: Salt's reactor, or a person.
-    Unattributed(Salts),
+    /// Salt made the same call. The listed fields are unknown.
+    Same(OurCall, SaltsCall, Vec<String>),
+    /// Salt made a similar call.
+    Differs(OurCall, SaltsCall, Vec<Difference>),
+    /// Salt made no similar call.
+    OnlyOurs(OurCall),
+    /// Only Salt made the call; with our prevented call, if there is one.
+    OnlySalts(SaltsCall, Option<Box<OurCall>>),
+    /// Our rendering failed; with the call that Salt made instead, if it is known.
+    OursFailed(FailedReaction, Option<Box<SaltsCall>>),
+    /// Salt's side cannot be known, for that reason.
+    Unseen(OurCall, &'static str),
+    /// A job of an unknown publisher: Salt's reactor, or a user.
+    Unattributed(SaltsCall),
 }
 
-/// `(time, number, nth)`: the order in which calls of ours are judged.
+/// `(time, sequence number, nth)`: the order in which our calls are compared.
 type OurKey = (Micros, SeqNo, u32);
 type SaltKey = (Micros, SeqNo);
 
-/// See the top of the file.
+/// See the module.
 #[derive(Debug)]
 pub struct Comparer {
     window: i64,
     pool: Pool,
-    /// Calls of Salt's are judged that came from here on ...
+    /// Start of the range: earlier calls of Salt's are not reported.
     since: Micros,
-    /// ... and before this.
+    /// End of the range.
     until: Micros,
-    /// Since when our reactor has been in shadow, if it is.
+    /// Start of shadow mode; `None` if our reactor is active.
     shadow_since: Option<Micros>,
-    ours: BTreeMap<OurKey, Ours>,
-    /// Of those: how many there are of each kind.
+    ours: BTreeMap<OurKey, OurCall>,
+    /// Number of waiting calls of ours, by call key.
     ours_alike: HashMap<u64, usize>,
-    /// Of those: which would be made.
+    /// Waiting calls of ours that would be made, by call key.
     ours_free: HashMap<u64, BTreeSet<OurKey>>,
-    /// Reactions of ours that failed, and whether a call of Salt's was found that belongs to it.
-    failed: BTreeMap<(Micros, SeqNo), (Failed, bool)>,
-    salts: BTreeMap<SaltKey, Salts>,
-    /// Of those: what is not told of if nothing of ours is like it, for we may not have seen its event.
-    unjudged: BTreeSet<SaltKey>,
+    /// Failed reactions of ours, and whether one was reported with a call of Salt's.
+    failed: BTreeMap<(Micros, SeqNo), (FailedReaction, bool)>,
+    salts: BTreeMap<SaltKey, SaltsCall>,
+    /// Waiting calls of Salt's that are not reported without a match, because their event may be outside the log range.
+    excluded: BTreeSet<SaltKey>,
     alike: HashMap<u64, BTreeSet<SaltKey>>,
     /// By client and function.
     of_fun: HashMap<(String, String), BTreeSet<SaltKey>>,
     of_jid: HashMap<String, SaltKey>,
-    /// What came before the job's event.
-    loads: Remembered<Act>,
-    made: Remembered<()>,
+    /// Loads read before the job's event.
+    loads: LatestByJid<ObservedCall>,
+    made: LatestByJid<()>,
     gaps: VecDeque<(Micros, Micros)>,
-    /// Of what waits.
+    /// Approximate size of the waiting calls.
     bytes: usize,
-    /// What was judged before its time, for too much was waiting.
-    pub hurried: u64,
+    /// Number of calls compared before the end of their window, because too many were waiting.
+    pub compared_early: u64,
 }
 
-/// The latest of something, by jid.
+/// Latest values by jid.
 #[derive(Debug)]
-struct Remembered<T> {
+struct LatestByJid<T> {
     of_jid: HashMap<String, T>,
     order: VecDeque<String>,
 }
 
-impl<T> Default for Remembered<T> {
+impl<T> Default for LatestByJid<T> {
     fn default() -> Self {
         Self { of_jid: HashMap::new(), order: VecDeque::new() }
     }
 }
 
-impl<T> Remembered<T> {
+impl<T> LatestByJid<T> {
     fn note(&mut self, jid: String, what: T) {
         if self.of_jid.insert(jid.clone(), what).is_none() {
             self.order.push_back(jid);
@@ -109,7 +109,7 @@ fn later(at: Micros, by: i64) -> Micros {
 }
 
 impl Comparer {
-    /// Judges what came between these two moments.
+    /// A comparer for events in this time range.
     pub fn new(window: Duration, workers: usize, since: Micros, until: Micros) -> Self {
         Self {
             window: micros(window),
@@ -122,81 +122,81 @@ impl Comparer {
             ours_free: HashMap::new(),
             failed: BTreeMap::new(),
             salts: BTreeMap::new(),
-            unjudged: BTreeSet::new(),
+            excluded: BTreeSet::new(),
             alike: HashMap::new(),
             of_fun: HashMap::new(),
             of_jid: HashMap::new(),
-            loads: Remembered::default(),
-            made: Remembered::default(),
+            loads: LatestByJid::default(),
+            made: LatestByJid::default(),
             gaps: VecDeque::new(),
             bytes: 0,
-            hurried: 0,
+            compared_early: 0,
         }
     }
 
-    /// How long Salt's own reactor may take.
+    /// Length of the window in which a call of Salt's can match.
     pub fn window(&self) -> Duration {
         Duration::from_micros(u64::try_from(self.window).unwrap_or(0))
     }
 
-    /// Runners and wheel functions that Salt's reactor runs at once.
+    /// Number of runners and wheel functions that Salt's reactor runs at once.
     pub fn workers(&self) -> usize {
         self.pool.workers()
     }
 
-    /// Calls that wait for the end of their window: ours, and Salt's.
+    /// Number of waiting calls: ours, Salt's.
     pub fn waiting(&self) -> (usize, usize) {
         (self.ours.len() + self.failed.len(), self.salts.len())
     }
 
-    /// Is our reactor in shadow, as far as the log has told?
+    /// True if our reactor is in shadow at the current position of the log.
     pub fn is_shadow(&self) -> bool {
         self.shadow_since.is_some()
     }
 
-    /// Takes what the log has next.
-    pub fn take(&mut self, item: Item, tell: &mut impl FnMut(Comparison)) {
+    /// Adds the next item of the log.
+    pub fn take(&mut self, item: ShadowItem, report: &mut impl FnMut(Comparison)) {
         match item {
-            Item::Mode { at, shadow, started } => {
+            ShadowItem::Mode { at, shadow, started } => {
                 if !shadow {
                     self.shadow_since = None;
                 } else if started || self.shadow_since.is_none() {
                     self.shadow_since = Some(at);
                 }
             }
-            Item::Ours(ours) => self.take_ours(ours, tell),
-            Item::Failed(failed) => {
+            ShadowItem::Ours(ours) => self.take_ours(ours, report),
+            ShadowItem::Failed(failed) => {
                 if failed.at >= self.since && failed.at < self.until && self.is_shadow() {
                     self.bytes += failed_weight(&failed);
                     self.failed.insert((failed.at, failed.reaction), (failed, false));
                 }
             }
-            Item::Made(jid) => {
+            ShadowItem::Made(jid) => {
                 if let Some(key) = self.of_jid.get(&jid).copied() {
                     self.remove_salts(key);
                 }
                 self.made.note(jid, ());
             }
-            Item::Salts(salts) => {
+            ShadowItem::Salts(salts) => {
                 if salts.certain {
                     self.pool.began(&salts.jid, salts.at);
                 }
                 self.take_salts(salts);
             }
-            Item::Ended { jid, at } => self.pool.ended(&jid, at),
-            Item::Load { jid, act } => match self.of_jid.get(&jid).copied() {
+            ShadowItem::Ended { jid, at } => self.pool.ended(&jid, at),
+            ShadowItem::Load { jid, call } => match self.of_jid.get(&jid).copied() {
                 Some(key) => {
-                    let is_unjudged = self.unjudged.contains(&key);
+                    let is_excluded = self.excluded.contains(&key);
                     if let Some(salts) = self.remove_salts(key) {
-                        self.put_salts(with_load(salts, act));
+                        self.put_salts(with_load(salts, call));
                     }
-                    if is_unjudged && self.salts.contains_key(&key) {
-                        self.unjudged.insert(key);
+                    if is_excluded && self.salts.contains_key(&key) {
+                        self.excluded.insert(key);
                     }
                 }
-                None => self.loads.note(jid, act),
+                None => self.loads.note(jid, call),
             },
-            Item::Gap { begin, end } => {
+            ShadowItem::Gap { begin, end } => {
                 self.gaps.push_back((begin, end));
                 if self.gaps.len() > REACTOR_SHADOW_WAITING_MAX / 100 {
                     self.gaps.pop_front();
@@ -208,37 +208,40 @@ impl Comparer {
         {
             let ours = self.ours.keys().next().copied();
             let salts = self.salts.keys().next().copied();
-            self.hurried += 1;
+            self.compared_early += 1;
             match (ours, salts) {
-                (Some(ours), Some(salts)) if salts.0 < ours.0 => self.judge_salts(salts, tell),
-                (Some(ours), _) => self.judge_ours(ours, tell),
-                (None, Some(salts)) => self.judge_salts(salts, tell),
+                (Some(ours), Some(salts)) if salts.0 < ours.0 => self.compare_salts(salts, report),
+                (Some(ours), _) => self.compare_ours(ours, report),
+                (None, Some(salts)) => self.compare_salts(salts, report),
                 (None, None) => match self.failed.keys().next().copied() {
-                    Some(failed) => self.judge_failed(failed, tell),
+                    Some(failed) => self.compare_failed(failed, report),
                     None => break,
                 },
             }
         }
     }
 
-    fn take_ours(&mut self, ours: Ours, tell: &mut impl FnMut(Comparison)) {
-        // A call that was dead-lettered while the reactor acts is no matter of shadow.
-        if ours.at < self.since || ours.at >= self.until || (!ours.barred.is_empty() && !self.is_shadow()) {
+    fn take_ours(&mut self, ours: OurCall, report: &mut impl FnMut(Comparison)) {
+        // Dead-lettered calls of an active reactor are not compared.
+        if ours.at < self.since
+            || ours.at >= self.until
+            || (!ours.prevented_by.is_empty() && !self.is_shadow())
+        {
             return;
         }
-        if ours.act.client == "caller" {
-            return tell(Comparison::Unseen(ours, "a caller leaves nothing on the master's bus"));
+        if ours.call.client == "caller" {
+            return report(Comparison::Unseen(ours, "caller functions leave no trace on the master's bus"));
         }
-        let (alike, key) = (ours.act.key(), (ours.at, ours.reaction, ours.nth));
+        let (alike, key) = (ours.call.key(), (ours.at, ours.reaction, ours.nth));
         *self.ours_alike.entry(alike).or_default() += 1;
-        if ours.barred.is_empty() {
+        if ours.prevented_by.is_empty() {
             self.ours_free.entry(alike).or_default().insert(key);
         }
-        self.bytes += ours.act.weight();
+        self.bytes += ours.call.weight();
         self.ours.insert(key, ours);
     }
 
-    fn take_salts(&mut self, mut salts: Salts) {
+    fn take_salts(&mut self, mut salts: SaltsCall) {
         if self.made.of_jid.contains_key(&salts.jid) || self.of_jid.contains_key(&salts.jid) {
             return;
         }
@@ -248,36 +251,36 @@ impl Comparer {
                 None => return,
             };
         }
-        // By what the log has said up to here: later it may say otherwise.
+        // By the mode at this position of the log; it may change later.
         let in_shadow = self.shadow_since.is_some_and(|since| salts.at >= later(since, self.window));
         if !in_shadow || salts.at < self.since || salts.at >= self.until {
-            self.unjudged.insert((salts.at, salts.seq));
+            self.excluded.insert((salts.at, salts.seq));
         }
         self.put_salts(Some(salts));
     }
 
-    fn put_salts(&mut self, salts: Option<Salts>) {
+    fn put_salts(&mut self, salts: Option<SaltsCall>) {
         let Some(salts) = salts else { return };
         let key = (salts.at, salts.seq);
-        self.bytes += salts.act.weight();
-        self.alike.entry(salts.act.key()).or_default().insert(key);
-        let fun = (salts.act.client.clone(), salts.act.fun.clone());
+        self.bytes += salts.call.weight();
+        self.alike.entry(salts.call.key()).or_default().insert(key);
+        let fun = (salts.call.client.clone(), salts.call.fun.clone());
         self.of_fun.entry(fun).or_default().insert(key);
         self.of_jid.insert(salts.jid.clone(), key);
         self.salts.insert(key, salts);
     }
 
-    fn remove_salts(&mut self, key: SaltKey) -> Option<Salts> {
+    fn remove_salts(&mut self, key: SaltKey) -> Option<SaltsCall> {
         let salts = self.salts.remove(&key)?;
-        self.bytes -= salts.act.weight();
-        let alike = salts.act.key();
+        self.bytes -= salts.call.weight();
+        let alike = salts.call.key();
         if let Some(set) = self.alike.get_mut(&alike) {
             set.remove(&key);
             if set.is_empty() {
                 self.alike.remove(&alike);
             }
         }
-        let fun = (salts.act.client.clone(), salts.act.fun.clone());
+        let fun = (salts.call.client.clone(), salts.call.fun.clone());
         if let Some(set) = self.of_fun.get_mut(&fun) {
             set.remove(&key);
             if set.is_empty() {
@@ -285,58 +288,58 @@ impl Comparer {
             }
         }
         self.of_jid.remove(&salts.jid);
-        self.unjudged.remove(&key);
+        self.excluded.remove(&key);
         Some(salts)
     }
 
-    /// Judges what nothing can come for any more, now that the log has got so far.
-    pub fn pass(&mut self, now: Micros, tell: &mut impl FnMut(Comparison)) {
+    /// Compares the calls whose window is over at log time `now`.
+    pub fn pass(&mut self, now: Micros, report: &mut impl FnMut(Comparison)) {
         let late = micros(REACTOR_SHADOW_LATE);
         self.pool.pass(now);
-        // Those that wait for Salt's pool are passed by.
+        // Calls that wait for Salt's pool have a longer window.
         let over: Vec<OurKey> = self
             .ours
             .range(..=(later(now, -(self.window + late)), SeqNo(0), 0))
-            .filter(|(_, ours)| later(self.until_when(ours), late) < now)
+            .filter(|(_, ours)| later(self.window_end(ours), late) < now)
             .map(|(key, _)| *key)
             .collect();
         for key in over {
-            self.judge_ours(key, tell);
+            self.compare_ours(key, report);
         }
-        let mut of_pool = self.ours.iter().filter(|(_, ours)| is_of_pool(ours));
+        let mut of_pool = self.ours.iter().filter(|(_, ours)| uses_pool(ours));
         let waits_since = if self.pool.was_full() { of_pool.next().map(|(key, _)| key.0) } else { None };
-        // Whatever of ours could belong to it has been judged by then, even if its record came late.
+        // All matching calls of ours have been compared by then, even if their records came late.
         while let Some(key) = self.salts.keys().next().copied()
             && later(key.0, 2 * (self.window + late)) < now
             && waits_since.is_none_or(|since| key.0 < later(since, -micros(REACTOR_SHADOW_EARLY)))
         {
-            self.judge_salts(key, tell);
+            self.compare_salts(key, report);
         }
-        // All of Salt's calls that could belong to it have been looked at.
+        // All matching calls of Salt's have been compared by then.
         while let Some(key) = self.failed.keys().next().copied()
             && later(key.0, 3 * (self.window + late)) < now
         {
-            self.judge_failed(key, tell);
+            self.compare_failed(key, report);
         }
         while self.gaps.front().is_some_and(|(_, end)| later(*end, 4 * (self.window + late)) < now) {
             self.gaps.pop_front();
         }
     }
 
-    /// Judges what is waiting as if nothing would come any more.
-    pub fn finish(&mut self, tell: &mut impl FnMut(Comparison)) {
-        self.pass(Micros(i64::MAX), tell);
+    /// Compares all waiting calls.
+    pub fn finish(&mut self, report: &mut impl FnMut(Comparison)) {
+        self.pass(Micros(i64::MAX), report);
     }
 
-    /// Until when Salt's reactor may do what ours would have done: longer while its pool is full.
-    fn until_when(&self, ours: &Ours) -> Micros {
-        if is_of_pool(ours) { self.pool.extended(ours.at, self.window) } else { later(ours.at, self.window) }
+    /// End of a call's window, extended while Salt's pool is full.
+    fn window_end(&self, ours: &OurCall) -> Micros {
+        if uses_pool(ours) { self.pool.extended(ours.at, self.window) } else { later(ours.at, self.window) }
     }
 
-    fn judge_ours(&mut self, key: OurKey, tell: &mut impl FnMut(Comparison)) {
+    fn compare_ours(&mut self, key: OurKey, report: &mut impl FnMut(Comparison)) {
         let Some(ours) = self.ours.remove(&key) else { return };
-        self.bytes -= ours.act.weight();
-        let alike = ours.act.key();
+        self.bytes -= ours.call.weight();
+        let alike = ours.call.key();
         if let Some(count) = self.ours_alike.get_mut(&alike) {
             *count -= 1;
             if *count == 0 {
@@ -349,61 +352,60 @@ impl Comparer {
                 self.ours_free.remove(&alike);
             }
         }
-        let (from, to) = (later(ours.at, -micros(REACTOR_SHADOW_EARLY)), self.until_when(&ours));
+        let (from, to) = (later(ours.at, -micros(REACTOR_SHADOW_EARLY)), self.window_end(&ours));
         let within = (from, SeqNo(0))..=(to, SeqNo(u64::MAX));
-        let is_barred = !ours.barred.is_empty();
+        let is_prevented = !ours.prevented_by.is_empty();
         let same = self.alike.get(&alike).and_then(|set| {
             let mut equal = set.range(within.clone());
             let first = *equal.clone().next()?;
-            // One that is not made takes only what is left over by those that are.
-            let claimed = if is_barred { self.claimed(alike, first) } else { 0 };
+            // A prevented call matches only a call that is not needed by those that are made.
+            let claimed = if is_prevented { self.claimed(alike, first) } else { 0 };
             equal.nth(claimed).map(|_| first)
         });
-        let best = same.or_else(|| if is_barred { None } else { self.likest(&ours, within) });
+        let best = same.or_else(|| if is_prevented { None } else { self.most_similar(&ours, within) });
         if let Some(salts) = best.and_then(|key| self.remove_salts(key)) {
-            if is_barred {
-                return tell(Comparison::OnlySalts(salts, Some(Box::new(ours))));
+            if is_prevented {
+                return report(Comparison::OnlySalts(salts, Some(Box::new(ours))));
             }
-            let compared = ours.act.compare(&salts.act);
-            return tell(if compared.differences.is_empty() {
+            let compared = ours.call.compare(&salts.call);
+            return report(if compared.differences.is_empty() {
                 Comparison::Same(ours, salts, compared.unseen)
             } else {
                 Comparison::Differs(ours, salts, compared.differences)
             });
         }
-        if is_barred {
+        if is_prevented {
             return;
         }
         let in_a_gap = self.gaps.iter().any(|(begin, end)| *begin <= to && *end >= from);
-        tell(if in_a_gap {
-            Comparison::Unseen(ours, "events of the bus were lost meanwhile")
+        report(if in_a_gap {
+            Comparison::Unseen(ours, "events of the bus were lost in that time")
         } else {
             Comparison::OnlyOurs(ours)
         });
     }
 
-    /// How many calls of ours that would be made, and are equal to one of Salt's, may be that one.
+    /// Number of our calls that would be made and can match this equal call of Salt's.
     fn claimed(&self, alike: u64, (at, _): SaltKey) -> usize {
         let until = (later(at, micros(REACTOR_SHADOW_EARLY)), SeqNo(u64::MAX), u32::MAX);
-        self.ours_free.get(&alike).map_or(0, |free| free.range(..=until).take(LOOKED_AT).count())
+        self.ours_free.get(&alike).map_or(0, |free| free.range(..=until).take(CANDIDATES_MAX).count())
     }
 
-    /// The one of Salt's that has the most in common with ours, and is no other one's equal.
-    fn likest(&self, ours: &Ours, within: std::ops::RangeInclusive<SaltKey>) -> Option<SaltKey> {
-        let fun = (ours.act.client.clone(), ours.act.fun.clone());
+    /// The call of Salt's that differs in the fewest fields and equals no other call of ours.
+    fn most_similar(&self, ours: &OurCall, within: std::ops::RangeInclusive<SaltKey>) -> Option<SaltKey> {
+        let fun = (ours.call.client.clone(), ours.call.fun.clone());
         let of_fun = self.of_fun.get(&fun).into_iter().flat_map(|set| set.range(within.clone()));
-        // Of jobs whose load is there the ID and the file are known, even if they run another function.
-        let by_name =
-            self.salts.range(within.clone()).take(LOOKED_AT).filter(|(_, salts)| {
-                salts.certain && !salts.act.id.is_empty() && salts.act.fun != ours.act.fun
-            });
+        // Jobs with a known load can match by ID and file, even with another function.
+        let by_name = self.salts.range(within.clone()).take(CANDIDATES_MAX).filter(|(_, salts)| {
+            salts.certain && !salts.call.id.is_empty() && salts.call.fun != ours.call.fun
+        });
         let mut best: Option<(usize, SaltKey)> = None;
-        for key in of_fun.take(LOOKED_AT).chain(by_name.map(|(key, _)| key)) {
+        for key in of_fun.take(CANDIDATES_MAX).chain(by_name.map(|(key, _)| key)) {
             let Some(salts) = self.salts.get(key) else { continue };
-            if self.ours_alike.contains_key(&salts.act.key()) || !is_like(&ours.act, salts) {
+            if self.ours_alike.contains_key(&salts.call.key()) || !is_like(&ours.call, salts) {
                 continue;
             }
-            let fields = ours.act.compare(&salts.act).differences.len();
+            let fields = ours.call.compare(&salts.call).differences.len();
             if best.is_none_or(|(known, _)| fields < known) {
                 best = Some((fields, *key));
             }
@@ -411,13 +413,13 @@ impl Comparer {
         best.map(|(_, key)| key)
     }
 
-    fn judge_salts(&mut self, key: SaltKey, tell: &mut impl FnMut(Comparison)) {
-        let is_judged = !self.unjudged.contains(&key);
-        let Some(salts) = self.remove_salts(key).filter(|_| is_judged) else { return };
+    fn compare_salts(&mut self, key: SaltKey, report: &mut impl FnMut(Comparison)) {
+        let is_included = !self.excluded.contains(&key);
+        let Some(salts) = self.remove_salts(key).filter(|_| is_included) else { return };
         if let Some(failed) = self.failed_for(&salts) {
-            return tell(Comparison::OursFailed(failed, Some(Box::new(salts))));
+            return report(Comparison::OursFailed(failed, Some(Box::new(salts))));
         }
-        tell(if salts.certain {
+        report(if salts.certain {
             Comparison::OnlySalts(salts, None)
         } else {
             Comparison::Unattributed(salts)
@@ -426,73 +428,72 @@ impl Comparer {
 }
 
 impl Comparer {
-    /// The reaction of ours that failed, and in place of which Salt made a call: of the same file, if the call shows one; else the latest
-    /// before it.
-    fn failed_for(&mut self, salts: &Salts) -> Option<Failed> {
+    /// The failed reaction of ours that a call of Salt's belongs to: with the same file if that is known, otherwise the latest.
+    fn failed_for(&mut self, salts: &SaltsCall) -> Option<FailedReaction> {
         if !salts.certain {
             return None;
         }
         let from = (later(salts.at, -self.window), SeqNo(0));
         let to = (later(salts.at, micros(REACTOR_SHADOW_EARLY)), SeqNo(u64::MAX));
-        let is_of = |failed: &Failed| {
-            let file = base(&salts.act.sls);
+        let is_of = |failed: &FailedReaction| {
+            let file = base(&salts.call.sls);
             file.is_empty()
                 || failed.failures.iter().any(|one| base(&one.at.file) == file || one.at.file.is_empty())
         };
-        let within = self.failed.range_mut(from..=to).rev().take(LOOKED_AT);
-        let (failed, is_told) = within.map(|(_, of)| of).find(|(failed, _)| is_of(failed))?;
-        *is_told = true;
+        let within = self.failed.range_mut(from..=to).rev().take(CANDIDATES_MAX);
+        let (failed, is_reported) = within.map(|(_, of)| of).find(|(failed, _)| is_of(failed))?;
+        *is_reported = true;
         Some(failed.clone())
     }
 
-    fn judge_failed(&mut self, key: (Micros, SeqNo), tell: &mut impl FnMut(Comparison)) {
-        let Some((failed, is_told)) = self.failed.remove(&key) else { return };
+    fn compare_failed(&mut self, key: (Micros, SeqNo), report: &mut impl FnMut(Comparison)) {
+        let Some((failed, is_reported)) = self.failed.remove(&key) else { return };
         self.bytes -= failed_weight(&failed);
-        if !is_told {
-            tell(Comparison::OursFailed(failed, None));
+        if !is_reported {
+            report(Comparison::OursFailed(failed, None));
         }
     }
 }
 
-/// Some number of bytes that it takes, about.
-fn failed_weight(failed: &Failed) -> usize {
+/// Approximate size in bytes.
+fn failed_weight(failed: &FailedReaction) -> usize {
     200 + failed.failures.iter().map(|one| 100 + one.at.file.len() + one.cause.len()).sum::<usize>()
 }
 
-/// How many of Salt's are held against one of ours.
-const LOOKED_AT: usize = 1_000;
+/// Maximum number of candidates per call.
+const CANDIDATES_MAX: usize = 1_000;
 
-/// Is it worth saying that they differ, rather than that they have nothing to do with each other?
-fn is_like(ours: &Act, salts: &Salts) -> bool {
-    let theirs = &salts.act;
+/// True if two calls are similar enough to be reported as different.
+fn is_like(ours: &ObservedCall, salts: &SaltsCall) -> bool {
+    let theirs = &salts.call;
     if ours.client != theirs.client {
         return false;
     }
     if !theirs.id.is_empty() && ours.id == theirs.id && base(&ours.sls) == base(&theirs.sls) {
         return true;
     }
-    // A job must have more in common than its function: every other one is a `state.apply`.
+    // Jobs need more in common than the function, because most are a `state.apply`.
     ours.fun == theirs.fun
         && (ours.client != "local"
             || (ours.tgt == theirs.tgt && ours.tgt_type == theirs.tgt_type)
             || (ours.args == theirs.args && ours.args.as_ref().is_some_and(|args| !args.is_empty())))
 }
 
-/// Does Salt's reactor run it in its pool?
-fn is_of_pool(ours: &Ours) -> bool {
-    matches!(ours.act.client.as_str(), "runner" | "wheel")
+/// True if Salt's reactor runs the call in its pool.
+fn uses_pool(ours: &OurCall) -> bool {
+    matches!(ours.call.client.as_str(), "runner" | "wheel")
 }
 
-/// A file from `salt://` lies in each one's own cache.
+/// The file name, because each daemon caches `salt://` files in its own directory.
 fn base(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// What the load of a job adds: who published it. None if it was no reactor.
-fn with_load(salts: Salts, load: Act) -> Option<Salts> {
+/// Adds the load of a job. `None` if a reactor did not publish it.
+fn with_load(salts: SaltsCall, load: ObservedCall) -> Option<SaltsCall> {
     if load.id.is_empty() && load.sls.is_empty() {
         return None;
     }
-    let act = Act { load: load.load, id: load.id, sls: load.sls, ..salts.act };
-    Some(Salts { act, certain: true, ..salts })
+    let call = ObservedCall { load: load.load, id: load.id, sls: load.sls, ..salts.call };
+    Some(SaltsCall { call, certain: true, ..salts })
 }

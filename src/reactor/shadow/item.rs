@@ -1,13 +1,13 @@
-//! What the log has that the comparison needs, in the order of the log.
+//! The entries of the log that the comparison needs, in the order of the log.
 //!
-//! Items travel over the local socket as msgpack, see [`Item::to_value`].
+//! Their form on the local socket is msgpack, see [`ShadowItem::to_value`].
 
-use super::act::Act;
+use super::observed_call::ObservedCall;
 use crate::clock::Micros;
 use crate::limits::REACTOR_SHADOW_ACT_BYTES_MAX;
 use crate::master::pack;
 use crate::model::{Batch, Entry, Flags, Kind, Location, REACTION_TAG, ReactionFailure, SeqNo, Source};
-use crate::reactor::run::depths::says_reactor;
+use crate::reactor::run::depths::is_by_reactor;
 use crate::reactor::run::record::{failures, option_of};
 use crate::sls::value::{Key, Map, Value};
 use crate::store::Followed;
@@ -16,10 +16,10 @@ use crate::wire::salt_event::job_tag;
 
 /// A call of ours.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Ours {
+pub struct OurCall {
     /// The event.
     pub event: SeqNo,
-    /// When that arrived.
+    /// Time of arrival.
     pub at: Micros,
     /// Its tag.
     pub tag: String,
@@ -27,32 +27,32 @@ pub struct Ours {
     pub rules: Vec<String>,
     /// The record.
     pub reaction: SeqNo,
-    /// Which call of the record.
+    /// Index of the call in the record.
     pub nth: u32,
-    /// What would have been called.
-    pub act: Act,
-    /// Why it would not have been made after all; empty if it would.
-    pub barred: String,
-    /// The option of the rule that is why: `once_per`, `debounce`, `rate` or `budget`; empty if it is none of these.
+    /// The call.
+    pub call: ObservedCall,
+    /// Why the call would be prevented; empty if it would be made.
+    pub prevented_by: String,
+    /// The option that prevents it: `once_per`, `debounce`, `rate` or `budget`; otherwise empty.
     pub throttle: String,
 }
 
-impl Ours {
-    /// Why it would not have been made, in words.
+impl OurCall {
+    /// Why the call would be prevented, as text.
     pub fn why(&self) -> String {
         if self.throttle.is_empty() {
-            return self.barred.clone();
+            return self.prevented_by.clone();
         }
-        format!("`{}` of {}: {}", self.throttle, self.rules.join(", "), self.barred)
+        format!("`{}` of {}: {}", self.throttle, self.rules.join(", "), self.prevented_by)
     }
 }
 
-/// A reaction of ours that failed to render, wholly or in part.
+/// A reaction of ours that failed to render, wholly or partly.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Failed {
+pub struct FailedReaction {
     /// The event.
     pub event: SeqNo,
-    /// When that arrived.
+    /// Time of arrival.
     pub at: Micros,
     /// Its tag.
     pub tag: String,
@@ -60,77 +60,77 @@ pub struct Failed {
     pub rules: Vec<String>,
     /// The record.
     pub reaction: SeqNo,
-    /// What failed.
+    /// The failures.
     pub failures: Vec<ReactionFailure>,
 }
 
-impl Failed {
-    /// What failed, in words: file, line, cause.
+impl FailedReaction {
+    /// The failures as text: file, line, cause.
     pub fn why(&self) -> String {
         let words: Vec<_> = self.failures.iter().map(ToString::to_string).collect();
         words.join("; ")
     }
 }
 
-/// A call of Salt's reactor, or what may be one.
+/// A call of Salt's reactor, or a job that may be one.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Salts {
-    /// The event that shows it.
+pub struct SaltsCall {
+    /// The event of the call.
     pub seq: SeqNo,
-    /// When that arrived.
+    /// Time of arrival.
     pub at: Micros,
     /// Its job.
     pub jid: String,
-    /// What was called.
-    pub act: Act,
-    /// Is it known that a reactor made it?
+    /// The call.
+    pub call: ObservedCall,
+    /// True if a reactor made it; false if that is unknown.
     pub certain: bool,
 }
 
-/// See the top of the file.
+/// An item of the comparison.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Item {
-    /// Our reactor tells how it is.
+pub enum ShadowItem {
+    /// The mode of our reactor.
     Mode {
-        /// When.
+        /// Time of the entry.
         at: Micros,
-        /// It dispatches nothing.
+        /// True in shadow mode.
         shadow: bool,
-        /// It has just been started.
+        /// True for the first entry after a start.
         started: bool,
     },
     /// A call of ours that was not made.
-    Ours(Ours),
+    Ours(OurCall),
     /// A reaction of ours that failed.
-    Failed(Failed),
-    /// A call of ours that was made, by its jid.
+    Failed(FailedReaction),
+    /// The jid of a call of ours that was made.
     Made(String),
     /// A call of Salt's.
-    Salts(Salts),
-    /// A runner or a wheel function of a reactor has ended.
+    Salts(SaltsCall),
+    /// The end of a runner or wheel function of a reactor.
     Ended {
         /// Its job.
         jid: String,
-        /// When.
+        /// Time of the end.
         at: Micros,
     },
     /// The load of a job.
     Load {
         /// The job.
         jid: String,
-        /// What it shows beyond the job's event.
-        act: Act,
+        /// The fields that the job's event lacks.
+        call: ObservedCall,
     },
-    /// Events of a bus may be missing.
+    /// Events of a bus may be missing in this time.
     Gap {
-        /// From then on.
+        /// Start of the gap.
         begin: Micros,
-        /// Until then.
+        /// End of the gap.
         end: Micros,
     },
 }
 
-/// Might an entry be of interest, by its kind?
+/// True if entries of this kind may be read as items.
 pub fn is_of_interest(kind: Kind, flags: Flags) -> bool {
     match kind {
         Kind::Reaction | Kind::Load | Kind::Gap => true,
@@ -139,7 +139,7 @@ pub fn is_of_interest(kind: Kind, flags: Flags) -> bool {
     }
 }
 
-/// The entry with which our reactor tells how it is. Without the flag of a reaction: it is no part of the history.
+/// The entry with the reactor's mode. It lacks the flag of a reaction, so it is not part of the history.
 pub fn mode(shadow: bool, started: bool, now: Micros) -> Batch {
     let mut w = Writer::new();
     w.map(3).str("state").str("mode").str("shadow").bool(shadow).str("started").bool(started);
@@ -157,15 +157,15 @@ pub fn mode(shadow: bool, started: bool, now: Micros) -> Batch {
     })
 }
 
-impl Item {
-    /// What an entry says; mostly nothing.
+impl ShadowItem {
+    /// The items of an entry; most entries have none.
     pub fn read(row: &Followed<'_>) -> Vec<Self> {
         match row.kind {
             Kind::Reaction => record(row),
             Kind::JobNew => job(row).into_iter().collect(),
             Kind::Event => {
                 let ended = ended(row);
-                master_call(row).map(Item::Salts).into_iter().chain(ended).collect()
+                master_call(row).map(ShadowItem::Salts).into_iter().chain(ended).collect()
             }
             Kind::Load => load(row).into_iter().collect(),
             Kind::Gap => vec![gap(row)],
@@ -174,7 +174,7 @@ impl Item {
     }
 }
 
-/// Is the clock behind an entry's time this machine's, and not a minion's or a spool's?
+/// True if the entry's time is of this machine's clock, and not of a minion's or a spool's.
 pub fn is_timely(source: Source) -> bool {
     matches!(source, Source::Bus | Source::Reactor)
 }
@@ -187,7 +187,7 @@ fn seq(map: &[u8], key: &str) -> Option<SeqNo> {
     get(map, key).and_then(as_int).and_then(|n| u64::try_from(n).ok()).map(SeqNo)
 }
 
-/// A value, unless it is too large to be kept for a comparison.
+/// Parses a value, unless it is too large for the comparison.
 fn small(bytes: &[u8]) -> Option<Value> {
     if bytes.len() > REACTOR_SHADOW_ACT_BYTES_MAX { None } else { pack::unpacked(bytes) }
 }
@@ -199,12 +199,12 @@ fn list(value: Value) -> Option<Vec<Value>> {
     }
 }
 
-fn record(row: &Followed<'_>) -> Vec<Item> {
+fn record(row: &Followed<'_>) -> Vec<ShadowItem> {
     let body = row.body;
     let is = |key| get(body, key).and_then(as_bool).unwrap_or(false);
     match text(body, "state") {
-        "mode" => return vec![Item::Mode { at: row.at, shadow: is("shadow"), started: is("started") }],
-        // A replay is by the word of a person.
+        "mode" => return vec![ShadowItem::Mode { at: row.at, shadow: is("shadow"), started: is("started") }],
+        // Replays are requested by a user.
         "done" | "failed" | "partial" | "dead" | "left" if get(body, "replay").is_none() => {}
         _ => return Vec::new(),
     }
@@ -219,67 +219,74 @@ fn record(row: &Followed<'_>) -> Vec<Item> {
     let mut found = Vec::new();
     if !failures.is_empty() {
         let (tag, rules) = (tag.to_owned(), rules.clone());
-        found.push(Item::Failed(Failed { event, at: Micros(at), tag, rules, reaction: row.seq, failures }));
+        found.push(ShadowItem::Failed(FailedReaction {
+            event,
+            at: Micros(at),
+            tag,
+            rules,
+            reaction: row.seq,
+            failures,
+        }));
     }
     let left_by = option_of(text(body, "why")).unwrap_or_default();
     for (nth, call) in (0..).zip(elements(get(body, "calls").unwrap_or_default())) {
         let outcome = text(call, "outcome");
         let throttle = if outcome == "shadowed" { left_by } else { "" };
-        let barred = match outcome {
+        let prevented_by = match outcome {
             "shadowed" => match throttle {
-                "once_per" => "of the minion's events the first one counts",
-                "debounce" => "of the minion's events the last one counts, once it is quiet",
-                "rate" => "it would wait for longer than the window",
-                "budget" => "its rule has used up what it may",
+                "once_per" => "only the first of the minion's events counts",
+                "debounce" => "only the last of the minion's events counts, after its quiet period",
+                "rate" => "it would be delayed beyond the window",
+                "budget" => "the budget of the rule is used up",
                 _ => "",
             },
             "dead" | "nobody" => text(call, "why"),
-            // What we made carries our jid in what Salt fires.
+            // Salt's events have the jid of a call that we made.
             _ => {
                 let jid = text(call, "jid");
-                found.extend((!jid.is_empty()).then(|| Item::Made(jid.to_owned())));
+                found.extend((!jid.is_empty()).then(|| ShadowItem::Made(jid.to_owned())));
                 continue;
             }
         };
-        found.push(Item::Ours(Ours {
+        found.push(ShadowItem::Ours(OurCall {
             event,
             at: Micros(at),
             tag: tag.to_owned(),
             rules: rules.clone(),
             reaction: row.seq,
             nth,
-            act: wanted(call),
-            barred: barred.to_owned(),
+            call: recorded_call(call),
+            prevented_by: prevented_by.to_owned(),
             throttle: throttle.to_owned(),
         }));
     }
     found
 }
 
-/// The call of a record.
-fn wanted(call: &[u8]) -> Act {
-    let (client, fun) = (text(call, "client"), text(call, "fun"));
-    let load = small(get(call, "load").unwrap_or_default());
+/// The call in a record.
+fn recorded_call(body: &[u8]) -> ObservedCall {
+    let (client, fun) = (text(body, "client"), text(body, "fun"));
+    let load = small(get(body, "load").unwrap_or_default());
     let load = load.as_ref().and_then(Value::as_map);
-    let act = match client {
+    let call = match client {
         "local" => match load {
-            Some(load) => Act::job(fun, load).with_load(load),
-            None => Act {
-                tgt: text(call, "tgt").into(),
+            Some(load) => ObservedCall::job(fun, load).with_load(load),
+            None => ObservedCall {
+                tgt: text(body, "tgt").into(),
                 tgt_type: "glob".to_owned(),
-                ..Act::on_master(client, fun, None)
+                ..ObservedCall::on_master(client, fun, None)
             },
         },
-        "runner" | "wheel" => asked(client, fun, load),
-        _ => Act::on_master(client, fun, inside(load, "args", "kwargs")),
+        "runner" | "wheel" => requested_call(client, fun, load),
+        _ => ObservedCall::on_master(client, fun, inside(load, "args", "kwargs")),
     };
-    Act { id: text(call, "id").to_owned(), sls: text(call, "sls").to_owned(), ..act }
+    ObservedCall { id: text(body, "id").to_owned(), sls: text(body, "sls").to_owned(), ..call }
 }
 
-/// The call of a runner or a wheel function, by the load that the master is sent.
-pub fn asked(client: &str, fun: &str, load: Option<&Map>) -> Act {
+/// The call of a runner or wheel function, from the load of its request.
+pub fn requested_call(client: &str, fun: &str, load: Option<&Map>) -> ObservedCall {
     let load = if client == "runner" { load.and_then(|load| load.get("kwarg")?.as_map()) } else { load };
-    Act::on_master(client, fun, inside(load, "arg", "kwarg"))
+    ObservedCall::on_master(client, fun, inside(load, "arg", "kwarg"))
 }
 
 fn inside(map: Option<&Map>, args: &str, words: &str) -> Option<Vec<Value>> {
@@ -290,24 +297,25 @@ fn inside(map: Option<&Map>, args: &str, words: &str) -> Option<Vec<Value>> {
 }
 
 /// A job that Salt's reactor may have published.
-fn job(row: &Followed<'_>) -> Option<Item> {
+fn job(row: &Followed<'_>) -> Option<ShadowItem> {
     let fun = get(row.body, "fun").and_then(as_text)?;
     let part = |key: &str| Some((key.into(), small(get(row.body, key)?)?));
-    // Not `minions`, of which there may be thousands.
+    // Without `minions`, which may have thousands of items.
     let load: Map = ["tgt", "tgt_type", "arg"].into_iter().filter_map(part).collect();
-    let act = Act::job(fun, &load);
+    let call = ObservedCall::job(fun, &load);
     let (seq, at, jid) = (row.seq, row.at, row.jid.to_owned());
-    Some(Item::Salts(Salts { seq, at, jid, act, certain: false }))
+    Some(ShadowItem::Salts(SaltsCall { seq, at, jid, call, certain: false }))
 }
 
-/// A runner or a wheel function, by a reactor.
-pub fn master_call(row: &Followed<'_>) -> Option<Salts> {
-    if !row.tag.starts_with(b"salt/run/") && !row.tag.starts_with(b"salt/wheel/") || !says_reactor(row.body) {
+/// A call of a runner or wheel function by a reactor.
+pub fn master_call(row: &Followed<'_>) -> Option<SaltsCall> {
+    if !row.tag.starts_with(b"salt/run/") && !row.tag.starts_with(b"salt/wheel/") || !is_by_reactor(row.body)
+    {
         return None;
     }
     let tag = job_tag(row.tag)?;
     let args = get(row.body, "fun_args");
-    // What could not be started is told by its result alone, which then lacks the arguments.
+    // A function that could not be started has only a result event, without arguments.
     if !matches!((tag.about, args), ("new", _) | ("ret", None)) {
         return None;
     }
@@ -319,43 +327,43 @@ pub fn master_call(row: &Followed<'_>) -> Option<Salts> {
     if args.as_deref().is_some_and(|args| is_nested(args) || (fun == "salt.cmd" && is_own(args))) {
         return None;
     }
-    let act = Act::on_master(client, fun, args);
+    let call = ObservedCall::on_master(client, fun, args);
     let (seq, at, jid) = (row.seq, row.at, row.jid.to_owned());
-    Some(Salts { seq, at, jid, act, certain: true })
+    Some(SaltsCall { seq, at, jid, call, certain: true })
 }
 
-fn ended(row: &Followed<'_>) -> Option<Item> {
+fn ended(row: &Followed<'_>) -> Option<ShadowItem> {
     let is_of_master = row.tag.starts_with(b"salt/run/") || row.tag.starts_with(b"salt/wheel/");
-    let tag = job_tag(row.tag).filter(|tag| is_of_master && tag.about == "ret" && says_reactor(row.body))?;
-    Some(Item::Ended { jid: tag.jid.to_owned(), at: row.at })
+    let tag = job_tag(row.tag).filter(|tag| is_of_master && tag.about == "ret" && is_by_reactor(row.body))?;
+    Some(ShadowItem::Ended { jid: tag.jid.to_owned(), at: row.at })
 }
 
-/// A runner that a reactor's orchestration started is told to be a reactor's, too; its arguments say who published it.
+/// True for a runner that an orchestration of a reactor started: its arguments name the publisher, its user is the reactor as well.
 fn is_nested(args: &[Value]) -> bool {
     matches!(args.last(), Some(Value::Map(words)) if words.contains_key("__pub_user"))
 }
 
-/// What the daemon itself asks a master for, see `Keeper` in `daemon/reactor.rs`.
+/// True for the daemon's own request, see `daemon/signatures.rs`.
 fn is_own(args: &[Value]) -> bool {
     matches!(args, [Value::Str(fun), Value::Str(of)] if fun == "sys.runner_argspec" && of == "*")
 }
 
-/// The load of a job, as a master hands it to its job cache.
-fn load(row: &Followed<'_>) -> Option<Item> {
+/// The load of a job, as the master passes it to its job cache.
+fn load(row: &Followed<'_>) -> Option<ShadowItem> {
     let load = small(elements(row.body).next()?)?;
     let load = load.as_map()?;
-    let act = Act::job(load.get("fun")?.as_str()?, load).with_load(load);
-    Some(Item::Load { jid: row.jid.to_owned(), act })
+    let call = ObservedCall::job(load.get("fun")?.as_str()?, load).with_load(load);
+    Some(ShadowItem::Load { jid: row.jid.to_owned(), call })
 }
 
-fn gap(row: &Followed<'_>) -> Item {
-    // Of what began with the log nobody knows when it began.
+fn gap(row: &Followed<'_>) -> ShadowItem {
+    // Without a duration the gap starts at the beginning of the log.
     let begin = match get(row.body, "seconds").and_then(pack::unpacked) {
         #[expect(clippy::cast_possible_truncation, reason = "whole microseconds are enough")]
         Some(Value::Float(seconds)) => row.at.0.saturating_sub((seconds * 1e6) as i64),
         _ => 0,
     };
-    Item::Gap { begin: Micros(begin), end: row.at }
+    ShadowItem::Gap { begin: Micros(begin), end: row.at }
 }
 
 /// A mapping of these pairs.
@@ -392,8 +400,8 @@ fn number(n: u64) -> Value {
     i64::try_from(n).map_or(Value::Null, Value::Int)
 }
 
-impl Act {
-    /// As it travels, and as `--output json` shows it.
+impl ObservedCall {
+    /// The form on the socket and in `--output json`.
     pub fn to_value(&self) -> Value {
         let or_null = |list: Option<Vec<Value>>| list.map_or(Value::Null, Value::List);
         map([
@@ -424,8 +432,8 @@ impl Act {
     }
 }
 
-impl Item {
-    /// As it travels: a mapping with `item`, and what belongs to it.
+impl ShadowItem {
+    /// The form on the socket: a mapping with `item` and its fields.
     pub fn to_value(&self) -> Value {
         let truth = Value::Bool;
         match self {
@@ -443,8 +451,8 @@ impl Item {
                 ("rules", texts(&ours.rules)),
                 ("reaction", number(ours.reaction.0)),
                 ("nth", Value::Int(ours.nth.into())),
-                ("act", ours.act.to_value()),
-                ("blocked", ours.barred.as_str().into()),
+                ("act", ours.call.to_value()),
+                ("blocked", ours.prevented_by.as_str().into()),
                 ("throttle", ours.throttle.as_str().into()),
             ]),
             Self::Failed(failed) => map([
@@ -462,11 +470,11 @@ impl Item {
                 ("seq", number(salts.seq.0)),
                 ("at", Value::Int(salts.at.0)),
                 ("jid", salts.jid.as_str().into()),
-                ("act", salts.act.to_value()),
+                ("act", salts.call.to_value()),
                 ("certain", truth(salts.certain)),
             ]),
-            Self::Load { jid, act } => {
-                map([("item", "load".into()), ("jid", jid.as_str().into()), ("act", act.to_value())])
+            Self::Load { jid, call } => {
+                map([("item", "load".into()), ("jid", jid.as_str().into()), ("act", call.to_value())])
             }
             Self::Ended { jid, at } => {
                 map([("item", "ended".into()), ("jid", jid.as_str().into()), ("at", Value::Int(at.0))])
@@ -477,7 +485,7 @@ impl Item {
         }
     }
 
-    /// Reads it back; `None` for what is none.
+    /// Parses the form of [`ShadowItem::to_value`].
     pub fn from_value(value: &Value) -> Option<Self> {
         let map = value.as_map()?;
         let text = |name: &str| Some(map.get(name)?.as_str()?.to_owned());
@@ -491,25 +499,25 @@ impl Item {
             Value::Bool(truth) => Some(*truth),
             _ => None,
         };
-        let act = || Act::from_value(map.get("act")?);
+        let call = || ObservedCall::from_value(map.get("act")?);
         let rules = || {
             let rules = map.get("rules")?.as_list()?.iter();
             Some(rules.filter_map(|rule| rule.as_str().map(str::to_owned)).collect())
         };
         Some(match map.get("item")?.as_str()? {
             "mode" => Self::Mode { at: at("at")?, shadow: truth("shadow")?, started: truth("started")? },
-            "ours" => Self::Ours(Ours {
+            "ours" => Self::Ours(OurCall {
                 event: seq("event")?,
                 at: at("at")?,
                 tag: text("tag")?,
                 rules: rules()?,
                 reaction: seq("reaction")?,
                 nth: u32::try_from(int("nth")?).ok()?,
-                act: act()?,
-                barred: text("blocked")?,
+                call: call()?,
+                prevented_by: text("blocked")?,
                 throttle: text("throttle")?,
             }),
-            "failed" => Self::Failed(Failed {
+            "failed" => Self::Failed(FailedReaction {
                 event: seq("event")?,
                 at: at("at")?,
                 tag: text("tag")?,
@@ -518,15 +526,15 @@ impl Item {
                 failures: map.get("failures")?.as_list()?.iter().map(failure_of).collect::<Option<_>>()?,
             }),
             "made" => Self::Made(text("jid")?),
-            "salts" => Self::Salts(Salts {
+            "salts" => Self::Salts(SaltsCall {
                 seq: seq("seq")?,
                 at: at("at")?,
                 jid: text("jid")?,
-                act: act()?,
+                call: call()?,
                 certain: truth("certain")?,
             }),
             "ended" => Self::Ended { jid: text("jid")?, at: at("at")? },
-            "load" => Self::Load { jid: text("jid")?, act: act()? },
+            "load" => Self::Load { jid: text("jid")?, call: call()? },
             "gap" => Self::Gap { begin: at("begin")?, end: at("end")? },
             _ => return None,
         })
@@ -538,27 +546,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn items_come_back_as_they_were_sent() {
+    fn items_survive_a_round_trip() {
         let load: Map = [("tgt", Value::from("a,b")), ("tgt_type", "list".into())]
             .into_iter()
             .map(|(name, value)| (name.into(), value))
             .collect();
-        let act = Act::job("test.ping", &load).with_load(&load);
+        let call = ObservedCall::job("test.ping", &load).with_load(&load);
         let (event, at) = (SeqNo(7), Micros(9));
         for item in [
-            Item::Mode { at, shadow: true, started: false },
-            Item::Ours(Ours {
+            ShadowItem::Mode { at, shadow: true, started: false },
+            ShadowItem::Ours(OurCall {
                 event,
                 at,
                 tag: "a/b".to_owned(),
                 rules: vec!["a/*".to_owned()],
                 reaction: SeqNo(8),
                 nth: 3,
-                act: act.clone(),
-                barred: "no".to_owned(),
+                call: call.clone(),
+                prevented_by: "no".to_owned(),
                 throttle: "rate".to_owned(),
             }),
-            Item::Failed(Failed {
+            ShadowItem::Failed(FailedReaction {
                 event,
                 at,
                 tag: "a/b".to_owned(),
@@ -572,15 +580,21 @@ mod tests {
                     ReactionFailure::default(),
                 ],
             }),
-            Item::Made("1".to_owned()),
-            Item::Salts(Salts { seq: event, at, jid: "2".to_owned(), act: act.clone(), certain: true }),
-            Item::Load { jid: "3".to_owned(), act },
-            Item::Ended { jid: "4".to_owned(), at },
-            Item::Gap { begin: Micros(1), end: Micros(2) },
+            ShadowItem::Made("1".to_owned()),
+            ShadowItem::Salts(SaltsCall {
+                seq: event,
+                at,
+                jid: "2".to_owned(),
+                call: call.clone(),
+                certain: true,
+            }),
+            ShadowItem::Load { jid: "3".to_owned(), call },
+            ShadowItem::Ended { jid: "4".to_owned(), at },
+            ShadowItem::Gap { begin: Micros(1), end: Micros(2) },
         ] {
             let value = pack::unpacked(&pack::packed(&item.to_value())).unwrap();
-            assert_eq!(Item::from_value(&value), Some(item));
+            assert_eq!(ShadowItem::from_value(&value), Some(item));
         }
-        assert_eq!(Item::from_value(&map([("item", "odd".into())])), None);
+        assert_eq!(ShadowItem::from_value(&map([("item", "odd".into())])), None);
     }
 }

@@ -1,4 +1,4 @@
-//! The pool in which Salt's reactor runs runners and wheel functions: when it was full, and calls had to wait.
+//! The pool in which Salt's reactor runs runners and wheel functions: the times at which it was full and calls had to wait.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -6,12 +6,12 @@ use std::time::Duration;
 use crate::clock::Micros;
 use crate::limits::REACTOR_SHADOW_WINDOW_MAX;
 
-/// See the top of the file. All times are of the log.
+/// See the module. All times are of the log.
 #[derive(Debug)]
 pub(super) struct Pool {
     workers: usize,
     under_way: HashMap<String, Micros>,
-    /// When all workers were busy, oldest first; the last may have no end yet.
+    /// Times at which all workers were busy, oldest first; the last may have no end yet.
     full: VecDeque<(Micros, Option<Micros>)>,
     now: Micros,
 }
@@ -21,22 +21,22 @@ fn longest() -> i64 {
 }
 
 impl Pool {
-    /// One of so many workers; with 0 it is never full.
+    /// A pool with this number of workers; 0 stands for unlimited.
     pub(super) fn new(workers: usize) -> Self {
         Self { workers, under_way: HashMap::new(), full: VecDeque::new(), now: Micros(0) }
     }
 
-    /// So many workers.
+    /// Number of workers.
     pub(super) fn workers(&self) -> usize {
         self.workers
     }
 
-    /// Was it full lately, or is it?
+    /// True if it is or was full recently.
     pub(super) fn was_full(&self) -> bool {
         !self.full.is_empty()
     }
 
-    /// A call began.
+    /// Adds a running call.
     pub(super) fn began(&mut self, jid: &str, at: Micros) {
         self.under_way.insert(jid.to_owned(), at);
         self.pass(at);
@@ -46,13 +46,13 @@ impl Pool {
         }
     }
 
-    /// A call ended.
+    /// Ends a running call.
     pub(super) fn ended(&mut self, jid: &str, at: Micros) {
         self.under_way.remove(jid);
         self.pass(at);
     }
 
-    /// The log has got so far. What began longer ago than the longest window is taken for ended.
+    /// Advances the time. Calls older than the longest window count as ended.
     pub(super) fn pass(&mut self, now: Micros) {
         self.now = self.now.max(now);
         let oldest = self.now.0.saturating_sub(longest());
@@ -68,7 +68,7 @@ impl Pool {
         }
     }
 
-    /// The end of a window that begins `at` and starts again with each moment at which the pool is full within it.
+    /// The end of a window that starts `at` that time and restarts at each moment at which the pool is full within it.
     pub(super) fn extended(&self, at: Micros, window: i64) -> Micros {
         let mut to = at.0.saturating_add(window);
         for (begin, end) in &self.full {

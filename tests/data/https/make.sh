@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes the keys and certificates of this directory, which are for tests and measurements only: everybody has them.
+# Generates the keys and certificates of this directory. They are public, for tests and measurements only.
 set -eu
 cd "$(dirname "$0")"
 key() { openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out "$1"; }

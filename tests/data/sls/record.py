@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Records what Salt makes of each line of yaml.jsonl, compile.jsonl, json.jsonl and fnmatch.jsonl beside this file.
+"""Records Salt's result for each line of yaml.jsonl, compile.jsonl, json.jsonl and fnmatch.jsonl beside this file.
 
 usage: python record.py        (with a Python that has Salt 3008 installed)
 
-A line keeps its input (`text`; `files`; `pattern` and `name`); everything else in it is written anew. Values are spelled as in the
+The input of a line (`text`; `files`; `pattern` and `name`) stays; the rest is replaced. Values have the JSON form of the
 reactor cases.
 """
 import copy
@@ -30,7 +30,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 def spell(value):
     if isinstance(value, str):
-        value.encode()  # half a surrogate pair is no value that could be sent
+        value.encode()  # half a surrogate pair cannot be sent
         return value
     if value is None or isinstance(value, bool):
         return value
@@ -54,7 +54,7 @@ def spell(value):
     raise TypeError(type(value).__name__)
 
 
-# The first loader that is made with a class of mappings changes `!!omap` for all, as the YAML renderer does in every master.
+# The first loader created with a class of mappings changes `!!omap` for all, as the YAML renderer does in every master.
 yamlloader.SaltYamlSafeLoader("", dictclass=collections.OrderedDict)
 
 

@@ -3,7 +3,7 @@
 /// Bytes of the longest input.
 const INPUT_BYTES_MAX: usize = 64 * 1024;
 
-/// Numbers at the edges of integer types and encodings.
+/// Limits of integer types and encodings.
 const EDGES: [u64; 18] = [
     0,
     1,
@@ -158,7 +158,8 @@ impl<'a> Mutator<'a> {
         input.truncate(INPUT_BYTES_MAX);
     }
 
-    /// Overwrites a possible number by an edge, by a number near the old one, or near the number of remaining bytes.
+    /// Overwrites a possible number by a limit, by a number near the old one, or near the number of remaining
+    /// bytes.
     fn number(&mut self, input: &mut [u8], at: usize) {
         let width = 1 << self.below(4);
         let rest = input.len() - at;
@@ -181,7 +182,7 @@ impl<'a> Mutator<'a> {
 }
 
 #[test]
-fn a_stream_of_inputs_is_repeated_by_its_seed_and_every_change_happens() {
+fn a_seed_repeats_its_inputs_and_every_mutation_occurs() {
     let seeds = vec![b"one seed of some length".to_vec(), vec![0; 300], vec![]];
     let stream = |seed: u64| {
         let mut mutator = Mutator::new(seed, &seeds);

@@ -202,7 +202,7 @@ pub(super) fn pages() -> Vec<Vec<u8>> {
             rank: u8::try_from(n % 3).unwrap(),
             nocache: n % 5 == 0,
             key: *key,
-            text: b"a jid of its own",
+            text: b"a custom jid",
             first_at: i64::from(n) * 1000,
             load_seq: u64::from(n),
             load: b"\x82\xa3fun\xa9test.ping\xa3tgt\xa1*",
@@ -221,7 +221,7 @@ pub(super) fn pages() -> Vec<Vec<u8>> {
     let rows = [
         row(b"state.apply", b"web1", 5, "20261121000000000001"),
         row(b"state.apply", b"web2", 4, "20261121000000000001_77"),
-        row(b"test.ping", b"db1", 9, "a jid of its own"),
+        row(b"test.ping", b"db1", 9, "a custom jid"),
     ];
     // Pages of another tree: the keys of one writer's pages ascend.
     let mut latest_writer = PageWriter::new().unwrap();
@@ -386,7 +386,7 @@ pub(super) fn sls_jinja() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Patterns of reactors with tags, and the corners of sets.
+/// Patterns of reactors with tags, and edge cases of sets.
 pub(super) fn fnmatch() -> Vec<Vec<u8>> {
     let inputs = [
         "salt/job/*/ret/*\nsalt/job/20261121/ret/web1",

@@ -1,1 +1,1 @@
-"""saltcellar's side inside Salt: a returner that hands everything to the daemon."""
+"""The Salt side of saltcellar: a returner that sends jobs and events to the daemon."""

@@ -180,7 +180,7 @@ impl Minions {
     }
 }
 
-/// A return of 1.2 KB by `state.apply`, with a jid of its own.
+/// A return of 1.2 KB by `state.apply`, with a new jid.
 fn returned(id: &str, entry: u64) -> Vec<u8> {
     let mut w = Writer::new();
     w.map(1).str("load").map(7);

@@ -151,7 +151,8 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
                 out.flush()?;
             }
             runs.push(json!({
-                "source": source.name(),
+                // The key has been `door` since the first release; scripts read it.
+                "door": source.name(),
                 "batch": (batch > 0).then_some(batch),
                 "connections": connections,
                 "entries": entries,

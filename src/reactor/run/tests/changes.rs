@@ -1,4 +1,4 @@
-//! What a start, or another configuration, must not forget or mix up; and what is counted in shadow.
+//! Restarts, changes of the configuration, and counters of shadow mode.
 
 use super::*;
 
@@ -8,74 +8,77 @@ fn once() -> Settings {
 }
 
 #[test]
-fn once_per_minion_and_window_is_remembered_over_a_start() {
-    let rig = Rig::start(rules(&["once/*"]), once(), |_, _| Ok(yes()));
-    rig.tell("once/1", "web1");
-    assert_eq!(rig.next(), "once/1");
-    rig.tell("once/2", "web1");
-    rig.wait_until_through();
-    assert_eq!(rig.metrics.reactions_left_once.get(), 1);
-    let (dir, _) = rig.stop();
-    // The window counts from the first event, not from those that were left out.
-    let rig = Rig::start_in(dir, NOW + 50 * SECOND, rules(&["once/*"]), once(), |_, _| Ok(yes()));
-    rig.tell("once/3", "web1");
-    rig.tell("once/4", "web2");
-    assert_eq!(rig.next(), "once/4");
-    rig.wait_until_through();
-    assert_eq!(rig.metrics.reactions_left_once.get(), 1);
-    let (dir, asked) = rig.stop();
+fn once_per_survives_a_restart() {
+    let harness = Harness::start(rules(&["once/*"]), once(), |_, _| Ok(yes()));
+    harness.fire_event("once/1", "web1");
+    assert_eq!(harness.next(), "once/1");
+    harness.fire_event("once/2", "web1");
+    harness.wait_until_done();
+    assert_eq!(harness.metrics.reactions_left_once.get(), 1);
+    let (dir, _) = harness.stop();
+    // The window starts with the event that counted, not with a skipped one.
+    let harness = Harness::start_in(dir, NOW + 50 * SECOND, rules(&["once/*"]), once(), |_, _| Ok(yes()));
+    harness.fire_event("once/3", "web1");
+    harness.fire_event("once/4", "web2");
+    assert_eq!(harness.next(), "once/4");
+    harness.wait_until_done();
+    assert_eq!(harness.metrics.reactions_left_once.get(), 1);
+    let (dir, asked) = harness.stop();
     assert_eq!(asked, [""; 0]);
-    let rig = Rig::start_in(dir, NOW + 61 * SECOND, rules(&["once/*"]), once(), |_, _| Ok(yes()));
-    rig.tell("once/5", "web1");
-    rig.tell("once/6", "web2");
-    assert_eq!(rig.next(), "once/5");
-    rig.wait_until_through();
-    assert_eq!(rig.stop().1, [""; 0]);
+    let harness = Harness::start_in(dir, NOW + 61 * SECOND, rules(&["once/*"]), once(), |_, _| Ok(yes()));
+    harness.fire_event("once/5", "web1");
+    harness.fire_event("once/6", "web2");
+    assert_eq!(harness.next(), "once/5");
+    harness.wait_until_done();
+    assert_eq!(harness.stop().1, [""; 0]);
 }
 
 #[test]
-fn what_is_open_at_a_start_counts_as_the_first_if_it_was() {
-    let rig = Rig::start(rules(&["once/*"]), once(), |_, _| Err(unreachable()));
-    rig.tell("once/1", "web1");
-    assert_eq!(rig.next(), "once/1");
-    rig.wait_for("it to be open", |rig| rig.reactor.handle().status().open == 1);
-    let (dir, _) = rig.stop();
-    let rig = Rig::start_in(dir, NOW + SECOND, rules(&["once/*"]), once(), |_, _| Ok(yes()));
-    assert_eq!(rig.next(), "once/1");
-    rig.tell("once/2", "web1");
-    rig.wait_until_through();
-    assert_eq!((rig.metrics.reactions_left_once.get(), rig.stop().1), (1, Vec::new()));
+fn an_open_event_still_counts_for_once_per_after_a_restart() {
+    let harness = Harness::start(rules(&["once/*"]), once(), |_, _| Err(unreachable()));
+    harness.fire_event("once/1", "web1");
+    assert_eq!(harness.next(), "once/1");
+    harness.wait_for("the event to be open", |harness| harness.reactor.handle().status().open == 1);
+    let (dir, _) = harness.stop();
+    let harness = Harness::start_in(dir, NOW + SECOND, rules(&["once/*"]), once(), |_, _| Ok(yes()));
+    assert_eq!(harness.next(), "once/1");
+    harness.fire_event("once/2", "web1");
+    harness.wait_until_done();
+    assert_eq!((harness.metrics.reactions_left_once.get(), harness.stop().1), (1, Vec::new()));
 }
 
 #[test]
-fn a_rule_that_is_taken_out_reacts_no_more_to_what_was_waiting() {
+fn a_removed_rule_does_not_handle_waiting_events() {
     let reacting = rules(&["slow/*", "a/*"]);
     let slow = reacting.slow.clone();
     slow.shut(true);
     let rated = own("a/*", |o| o.rate = Some(Rate { times: 1, per: Duration::from_secs(60) }));
     let settings = Settings { rules: vec![rated], ..Settings::default() };
-    let rig = Rig::start(reacting, settings, |_, _| Ok(yes()));
-    rig.tell("a/0", "web1");
-    assert_eq!(rig.next(), "a/0");
-    rig.wait_until_through();
-    rig.tell("slow/1", "web1");
-    rig.tell("a/1", "web1");
-    rig.wait_for("both to be open", |rig| rig.reactor.handle().status().open == 2);
-    let handle = rig.reactor.handle();
+    let harness = Harness::start(reacting, settings, |_, _| Ok(yes()));
+    harness.fire_event("a/0", "web1");
+    assert_eq!(harness.next(), "a/0");
+    harness.wait_until_done();
+    harness.fire_event("slow/1", "web1");
+    harness.fire_event("a/1", "web1");
+    harness.wait_for("both to be open", |harness| harness.reactor.handle().status().open == 2);
+    let handle = harness.reactor.handle();
     handle.refuse("odd".to_owned());
     assert_eq!(handle.status().refused.unwrap().1, "odd");
     handle.change(Arc::new(rules(&["slow/*"])), Settings { depth_max: 3, ..Settings::default() });
     assert_eq!(handle.status().refused, None);
     slow.shut(false);
-    assert_eq!(rig.next(), "slow/1", "what is under way ends as it began");
-    rig.wait_until_through();
-    assert!(rig.history().contains(&("a/1".to_owned(), "gone".to_owned(), Vec::new())));
+    assert_eq!(harness.next(), "slow/1", "a reaction in progress ends with the old rules");
+    harness.wait_until_done();
+    assert!(harness.history().contains(&("a/1".to_owned(), "gone".to_owned(), Vec::new())));
     let count = |counter: &crate::metrics::Counter| counter.get();
-    assert_eq!((count(&rig.metrics.reactor_reloads), count(&rig.metrics.reactor_reloads_refused)), (1, 1));
-    assert_eq!(rig.stop().1, [""; 0]);
+    assert_eq!(
+        (count(&harness.metrics.reactor_reloads), count(&harness.metrics.reactor_reloads_refused)),
+        (1, 1)
+    );
+    assert_eq!(harness.stop().1, [""; 0]);
 }
 
-impl Rig {
+impl Harness {
     /// Salt's reactor starts a runner.
     pub(super) fn salts_runner(&self, jid: &str, arg: &str) {
         let mut w = Writer::new();
@@ -92,7 +95,7 @@ impl Rig {
 }
 
 #[test]
-fn in_shadow_what_throttles_leave_out_is_rendered_and_is_the_reason_for_what_only_salt_does() {
+fn in_shadow_throttled_events_are_rendered_and_explain_calls_of_salt_only() {
     let settings = Settings {
         shadow: true,
         shadow_window: Duration::from_secs(10),
@@ -107,20 +110,22 @@ fn in_shadow_what_throttles_leave_out_is_rendered_and_is_the_reason_for_what_onl
     };
     let tags = ["rate", "budget", "once", "quiet", "long"];
     let reacting = Rules { cmd: Some(Cmd::Runner), ..rules(&tags) };
-    let rig = Rig::start(reacting, settings, |_, _| Ok(yes()));
-    rig.clock.wind(20 * SECOND);
+    let harness = Harness::start(reacting, settings, |_, _| Ok(yes()));
+    harness.clock.wind(20 * SECOND);
     for round in 0..3 {
         for tag in tags {
-            rig.clock.wind(1);
-            rig.tell(tag, &format!("minion-of-{tag}"));
-            rig.salts_runner(&format!("{round}-{tag}"), tag);
+            harness.clock.wind(1);
+            harness.fire_event(tag, &format!("minion-of-{tag}"));
+            harness.salts_runner(&format!("{round}-{tag}"), tag);
         }
     }
-    rig.wait_for("all but the last of `quiet` to be rendered", |rig| rig.reactor.handle().status().open == 1);
-    rig.clock.wind(5 * SECOND);
-    rig.wait_until_through();
+    harness.wait_for("all but the last of `quiet` to be rendered", |harness| {
+        harness.reactor.handle().status().open == 1
+    });
+    harness.clock.wind(5 * SECOND);
+    harness.wait_until_done();
     let left = |tag: &str| {
-        let history = rig.history();
+        let history = harness.history();
         let of: Vec<_> = history.iter().filter(|(of, ..)| of == tag).collect();
         assert!(of.iter().all(|(_, _, calls)| *calls == ["shadowed"]), "{of:?}");
         of.iter().map(|(_, state, _)| state.clone()).collect::<Vec<_>>().join(" ")
@@ -129,18 +134,19 @@ fn in_shadow_what_throttles_leave_out_is_rendered_and_is_the_reason_for_what_onl
         tags.map(left),
         ["done done rate", "done done budget", "done once once", "quiet quiet done", "quiet quiet quiet"]
     );
-    rig.clock.wind(60 * SECOND);
-    let m = rig.metrics.clone();
-    rig.wait_for("the counters", |_| m.shadow_same.get() + m.shadow_only_salts.get() == 15);
+    harness.clock.wind(60 * SECOND);
+    let m = harness.metrics.clone();
+    harness.wait_for("the counters", |_| m.shadow_same.get() + m.shadow_only_salts.get() == 15);
     assert_eq!((m.shadow_same.get(), m.shadow_only_salts.get(), m.shadow_only_ours.get()), (6, 9, 0));
     assert_eq!((m.reactions_left_rate.get(), m.reactions_left_quiet.get()), (1, 5));
-    // The reasons, as whoever asks reads them out of the log.
+    // The reasons as `reactor shadow` reads them from the log.
     let mut reasons = Vec::new();
-    rig.store
+    harness
+        .store
         .follow_selected(crate::reactor::shadow::is_of_interest, SeqNo(1), usize::MAX, |row| {
-            for item in crate::reactor::shadow::Item::read(&row) {
-                if let crate::reactor::shadow::Item::Ours(ours) = item
-                    && !ours.barred.is_empty()
+            for item in crate::reactor::shadow::ShadowItem::read(&row) {
+                if let crate::reactor::shadow::ShadowItem::Ours(ours) = item
+                    && !ours.prevented_by.is_empty()
                 {
                     reasons.push(format!("{} {}", ours.rules.join(","), ours.throttle));
                 }
@@ -151,67 +157,67 @@ fn in_shadow_what_throttles_leave_out_is_rendered_and_is_the_reason_for_what_onl
     let expected = ["budget budget", "long debounce", "long debounce", "long debounce", "once once_per"];
     assert_eq!(reasons[..5], expected);
     assert_eq!(reasons[5..], ["once once_per", "quiet debounce", "quiet debounce", "rate rate"]);
-    assert_eq!(rig.stop().1, [""; 0]);
+    assert_eq!(harness.stop().1, [""; 0]);
 }
 
 #[test]
-fn in_shadow_each_difference_is_counted_when_its_window_is_over() {
+fn in_shadow_differences_are_counted_after_their_window() {
     let reacting = Rules { cmd: Some(Cmd::Runner), ..rules(&["a/*"]) };
     let settings = Settings { shadow: true, shadow_window: Duration::from_secs(10), ..Settings::default() };
-    let rig = Rig::start(reacting, settings, |_, _| Ok(yes()));
-    rig.clock.wind(20 * SECOND);
+    let harness = Harness::start(reacting, settings, |_, _| Ok(yes()));
+    harness.clock.wind(20 * SECOND);
     for tag in ["a/same", "a/ours", "a/other"] {
-        rig.tell(tag, "web1");
+        harness.fire_event(tag, "web1");
     }
-    rig.wait_until_through();
-    rig.salts_runner("1", "a/same");
-    rig.salts_runner("2", "something else");
-    rig.salts_runner("3", "and more");
-    rig.salts_runner("4", "and more");
-    rig.wait_until_through();
-    let counts = |rig: &Rig| {
-        let m = &rig.metrics;
+    harness.wait_until_done();
+    harness.salts_runner("1", "a/same");
+    harness.salts_runner("2", "something else");
+    harness.salts_runner("3", "and more");
+    harness.salts_runner("4", "and more");
+    harness.wait_until_done();
+    let counts = |harness: &Harness| {
+        let m = &harness.metrics;
         [&m.shadow_same, &m.shadow_differs, &m.shadow_only_ours, &m.shadow_only_salts]
             .map(crate::metrics::Counter::get)
     };
-    rig.clock.wind(10 * SECOND);
-    rig.tell("b", "web1");
-    rig.wait_until_through();
-    assert_eq!(counts(&rig), [0; 4], "the window is not over");
-    rig.clock.wind(60 * SECOND);
-    rig.wait_for("the counters", |rig| counts(rig) == [1, 2, 0, 1]);
-    assert_eq!(rig.stop().1, [""; 0]);
+    harness.clock.wind(10 * SECOND);
+    harness.fire_event("b", "web1");
+    harness.wait_until_done();
+    assert_eq!(counts(&harness), [0; 4], "the window is not over");
+    harness.clock.wind(60 * SECOND);
+    harness.wait_for("the counters", |harness| counts(harness) == [1, 2, 0, 1]);
+    assert_eq!(harness.stop().1, [""; 0]);
 }
 
 #[test]
-fn calls_of_another_reactor_while_ours_acts_show_that_both_are_on() {
+fn foreign_calls_show_that_both_reactors_are_active() {
     use crate::model::{ListedRule, SaltsReactor};
     let rules_of_salt = vec![ListedRule { pattern: "a".to_owned(), files: Vec::new() }];
     let settings = Settings {
         salts: SaltsReactor { rules: rules_of_salt, ..SaltsReactor::default() },
         ..Settings::default()
     };
-    let rig = Rig::start(rules(&["a"]), settings, |_, _| Ok(yes()));
-    let handle = rig.reactor.handle();
-    rig.clock.wind(40 * SECOND);
+    let harness = Harness::start(rules(&["a"]), settings, |_, _| Ok(yes()));
+    let handle = harness.reactor.handle();
+    harness.clock.wind(40 * SECOND);
     assert!(!handle.salts_reactor().runs);
-    rig.salts_runner("20260101000000000000", "x");
-    rig.wait_until_through();
-    rig.clock.wind(40 * SECOND);
-    rig.wait_for("the other reactor to be noticed", |_| handle.salts_reactor().runs);
+    harness.salts_runner("20260101000000000000", "x");
+    harness.wait_until_done();
+    harness.clock.wind(40 * SECOND);
+    harness.wait_for("the other reactor to be detected", |_| handle.salts_reactor().runs);
     assert_eq!(handle.foreign_call().unwrap().1, "test.arg");
-    assert_eq!(rig.stop().1, [""; 0]);
+    assert_eq!(harness.stop().1, [""; 0]);
 }
 
 #[test]
-fn in_shadow_a_request_had_two_answers() {
-    // Nothing can be fired here, so an answer is a failure in the record.
+fn in_shadow_requests_are_not_answered() {
+    // Firing fails in this test, so an answer would be a failure in the record.
     for (shadow, state) in [(true, "done"), (false, "partial")] {
         let settings = Settings { shadow, ..Settings::default() };
-        let rig = Rig::start(rules(&["request/*"]), settings, |_, _| Ok(yes()));
-        rig.tell("request/1", "web1");
-        rig.wait_until_through();
-        assert_eq!(rig.history()[0].1, state);
-        rig.stop();
+        let harness = Harness::start(rules(&["request/*"]), settings, |_, _| Ok(yes()));
+        harness.fire_event("request/1", "web1");
+        harness.wait_until_done();
+        assert_eq!(harness.history()[0].1, state);
+        harness.stop();
     }
 }

@@ -1,22 +1,22 @@
-//! Rules and minions under load: what one of them has waiting keeps no other one waiting.
+//! Load: backlogs of rules and minions do not delay others.
 
 use super::*;
 use crate::wire::salt_event::fingerprinted_entry;
 
-/// More than the reactor keeps in memory for all rules together.
+/// More events than the reactor keeps in memory.
 const FLOOD: usize = 20_100;
 
-impl Rig {
-    /// Many events come at once: tags with the minions that they are about.
-    fn tell_all(&self, events: impl IntoIterator<Item = (String, String)>) {
+impl Harness {
+    /// Stores many events at once: tags with their minions.
+    fn fire_all(&self, events: impl IntoIterator<Item = (String, String)>) {
         let mut events = events.into_iter().peekable();
-        // Not all in one: a block of so many is slow to read in a build with checks.
+        // In several batches, because a debug build reads large blocks slowly.
         while events.peek().is_some() {
-            self.tell_batch(events.by_ref().take(500));
+            self.fire_batch(events.by_ref().take(500));
         }
     }
 
-    fn tell_batch(&self, events: impl Iterator<Item = (String, String)>) {
+    fn fire_batch(&self, events: impl Iterator<Item = (String, String)>) {
         let mut batch = Batch::default();
         for (tag, minion) in events {
             let mut w = Writer::new();
@@ -31,8 +31,8 @@ impl Rig {
         crate::testing::receive(&rx).unwrap();
     }
 
-    /// An event with that data, whatever it says of itself.
-    fn tell_data(&self, tag: &str, data: &[(&str, &str)]) {
+    /// Stores an event with this data.
+    fn fire_data(&self, tag: &str, data: &[(&str, &str)]) {
         let mut w = Writer::new();
         w.map(data.len());
         for (key, value) in data {
@@ -55,100 +55,103 @@ pub(super) fn rated(per: u64) -> Settings {
 }
 
 #[test]
-fn a_throttled_rule_with_more_events_than_fit_into_memory_stopped_all_others() {
-    let rig = Rig::start(rules(&["rated/*", "other"]), rated(5), |_, _| Ok(yes()));
-    rig.tell_all((0..FLOOD).map(|n| (format!("rated/{n}"), format!("web{}", n % 100))));
-    assert!(rig.next().starts_with("rated/"));
-    rig.tell("other", "web1");
-    assert_eq!(rig.next(), "other");
-    rig.stop();
+fn a_throttled_rule_with_a_large_backlog_does_not_delay_others() {
+    let harness = Harness::start(rules(&["rated/*", "other"]), rated(5), |_, _| Ok(yes()));
+    harness.fire_all((0..FLOOD).map(|n| (format!("rated/{n}"), format!("web{}", n % 100))));
+    assert!(harness.next().starts_with("rated/"));
+    harness.fire_event("other", "web1");
+    assert_eq!(harness.next(), "other");
+    harness.stop();
 }
 
 #[test]
-fn a_minion_with_more_events_than_fit_into_memory_stopped_all_others() {
+fn a_minion_with_a_large_backlog_does_not_delay_others() {
     let reacting = rules(&["*"]);
     let slow = reacting.slow.clone();
     slow.shut(true);
-    let rig = Rig::start(reacting, Settings::default(), |_, _| Ok(yes()));
-    rig.tell_all((0..FLOOD).map(|n| (format!("slow/{n}"), "web1".to_owned())));
-    rig.tell("other", "web2");
-    assert_eq!(rig.next(), "other");
+    let harness = Harness::start(reacting, Settings::default(), |_, _| Ok(yes()));
+    harness.fire_all((0..FLOOD).map(|n| (format!("slow/{n}"), "web1".to_owned())));
+    harness.fire_event("other", "web2");
+    assert_eq!(harness.next(), "other");
     slow.shut(false);
-    rig.stop();
+    harness.stop();
 }
 
 #[test]
-fn removing_a_rate_or_its_rule_changed_nothing_for_what_was_waiting() {
-    let rig = Rig::start(rules(&["rated/*"]), rated(3600), |_, _| Ok(yes()));
-    rig.tell_all((0..30).map(|n| (format!("rated/{n}"), format!("web{n}"))));
-    rig.next();
-    rig.wait_for("the rest to wait", |rig| rig.reactor.handle().next_at().is_some());
+fn removing_a_rate_or_its_rule_affects_waiting_events() {
+    let harness = Harness::start(rules(&["rated/*"]), rated(3600), |_, _| Ok(yes()));
+    harness.fire_all((0..30).map(|n| (format!("rated/{n}"), format!("web{n}"))));
+    harness.next();
+    harness.wait_for("the rest to wait", |harness| harness.reactor.handle().next_at().is_some());
     let mut twice = rated(1800);
     Arc::make_mut(&mut twice.rules[0]).rate.as_mut().unwrap().times = 10;
-    rig.reactor.handle().change(Arc::new(rules(&["rated/*"])), twice);
+    harness.reactor.handle().change(Arc::new(rules(&["rated/*"])), twice);
     for _ in 0..9 {
-        rig.next();
+        harness.next();
     }
-    rig.wait_for("the rest to wait", |rig| rig.reactor.handle().next_at().is_some());
-    rig.reactor.handle().change(Arc::new(rules(&["rated/*"])), Settings::default());
+    harness.wait_for("the rest to wait", |harness| harness.reactor.handle().next_at().is_some());
+    harness.reactor.handle().change(Arc::new(rules(&["rated/*"])), Settings::default());
     for _ in 10..30 {
-        rig.next();
+        harness.next();
     }
-    rig.wait_until_through();
-    rig.reactor.handle().change(Arc::new(rules(&["rated/*"])), rated(3600));
-    rig.clock.wind(1);
-    rig.tell_all((0..30).map(|n| (format!("rated/{n}"), format!("web{n}"))));
-    rig.wait_for("the rest to wait", |rig| rig.reactor.handle().next_at().is_some());
-    rig.reactor.handle().change(Arc::new(rules(&["else"])), Settings::default());
-    rig.wait_until_through();
-    let gone = rig.history().iter().filter(|(_, state, _)| state == "gone").count();
+    harness.wait_until_done();
+    harness.reactor.handle().change(Arc::new(rules(&["rated/*"])), rated(3600));
+    harness.clock.wind(1);
+    harness.fire_all((0..30).map(|n| (format!("rated/{n}"), format!("web{n}"))));
+    harness.wait_for("the rest to wait", |harness| harness.reactor.handle().next_at().is_some());
+    harness.reactor.handle().change(Arc::new(rules(&["else"])), Settings::default());
+    harness.wait_until_done();
+    let gone = harness.history().iter().filter(|(_, state, _)| state == "gone").count();
     assert!(gone >= 29, "{gone}");
-    rig.stop();
+    harness.stop();
 }
 
 #[test]
-fn events_that_were_too_old_spent_the_rate_of_those_that_were_not() {
+fn events_that_are_too_old_do_not_use_the_rate() {
     let settings = Settings { age_max: Duration::from_secs(60), ..rated(100) };
-    let rig = Rig::start(rules(&["rated/*"]), settings, |_, _| Ok(yes()));
-    rig.tell("rated/first", "web1");
-    assert_eq!(rig.next(), "rated/first");
-    rig.tell_all((0..30).map(|n| (format!("rated/old{n}"), "web1".to_owned())));
-    rig.wait_for("the old ones to wait", |rig| rig.reactor.handle().status().open == 30);
-    rig.clock.wind(100 * SECOND);
-    rig.tell("rated/new", "web1");
-    assert_eq!(rig.next(), "rated/new");
-    rig.wait_until_through();
-    assert_eq!(rig.metrics.reactions_left_old.get(), 30);
-    assert_eq!(rig.stop().1, [""; 0]);
+    let harness = Harness::start(rules(&["rated/*"]), settings, |_, _| Ok(yes()));
+    harness.fire_event("rated/first", "web1");
+    assert_eq!(harness.next(), "rated/first");
+    harness.fire_all((0..30).map(|n| (format!("rated/old{n}"), "web1".to_owned())));
+    harness.wait_for("the old ones to wait", |harness| harness.reactor.handle().status().open == 30);
+    harness.clock.wind(100 * SECOND);
+    harness.fire_event("rated/new", "web1");
+    assert_eq!(harness.next(), "rated/new");
+    harness.wait_until_done();
+    assert_eq!(harness.metrics.reactions_left_old.get(), 30);
+    assert_eq!(harness.stop().1, [""; 0]);
 }
 
 #[test]
-fn events_that_are_about_no_minion_were_reacted_to_in_any_order() {
-    let rig = Rig::start(rules(&["*"]), Settings::default(), |_, _| Ok(yes()));
-    rig.tell_all((0..200).map(|n| (n.to_string(), String::new())));
-    let asked: Vec<_> = (0..200).map(|_| rig.next()).collect();
+fn events_without_a_minion_keep_their_order() {
+    let harness = Harness::start(rules(&["*"]), Settings::default(), |_, _| Ok(yes()));
+    harness.fire_all((0..200).map(|n| (n.to_string(), String::new())));
+    let asked: Vec<_> = (0..200).map(|_| harness.next()).collect();
     assert_eq!(asked, (0..200).map(|n: u32| n.to_string()).collect::<Vec<_>>());
-    rig.wait_until_through();
-    rig.stop();
+    harness.wait_until_done();
+    harness.stop();
 }
 
 #[test]
-fn a_minion_that_put_another_one_into_its_tag_used_up_what_that_one_may() {
+fn a_forged_minion_id_in_a_tag_does_not_affect_that_minion() {
     let rule = own("salt/minion/*", |options| options.once_per = Some(Duration::from_secs(60)));
     let settings = Settings { rules: vec![rule], ..Settings::default() };
-    let rig = Rig::start(rules(&["salt/minion/*"]), settings, |_, _| Ok(yes()));
+    let harness = Harness::start(rules(&["salt/minion/*"]), settings, |_, _| Ok(yes()));
     let start =
         |id| [("cmd", "_minion_event"), ("id", id), ("tag", "salt/minion/web1/start"), ("_stamp", id)];
-    rig.tell_data("salt/minion/web1/start", &start("forger"));
-    rig.tell_data("salt/minion/web1/start", &start("web1"));
-    rig.next();
-    assert_eq!(rig.asked.recv_timeout(TIMEOUT).map(|(tag, _)| tag).as_deref(), Ok("salt/minion/web1/start"));
-    rig.wait_until_through();
-    assert_eq!(rig.metrics.reactions_left_once.get(), 0);
-    rig.stop();
+    harness.fire_data("salt/minion/web1/start", &start("forger"));
+    harness.fire_data("salt/minion/web1/start", &start("web1"));
+    harness.next();
+    assert_eq!(
+        harness.asked.recv_timeout(TIMEOUT).map(|(tag, _)| tag).as_deref(),
+        Ok("salt/minion/web1/start")
+    );
+    harness.wait_until_done();
+    assert_eq!(harness.metrics.reactions_left_once.get(), 0);
+    harness.stop();
 }
 
-/// Runners that are all started at once, and have not ended.
+/// Runners that start at once and do not end.
 fn slow_runners() -> Rules {
     Rules { cmd: Some(Cmd::Runner), ..rules(&["run/*", "other/*"]) }
 }
@@ -159,77 +162,77 @@ fn started(call: &Call) -> Answer {
 }
 
 #[test]
-fn a_hundred_events_started_a_hundred_runners_at_once() {
-    let rig = Rig::start(slow_runners(), Settings::default(), |call, _| Ok(started(call)));
-    rig.tell_all((0..100).map(|n| (format!("run/{n}"), format!("web{n}"))));
-    let mut under_way: Vec<_> = (0..9).map(|_| rig.next()).collect();
-    // The tenth is left to other rules.
-    rig.tell("other/1", "web1");
-    assert_eq!(rig.next(), "other/1");
+fn concurrent_runners_are_limited_as_in_salt() {
+    let harness = Harness::start(slow_runners(), Settings::default(), |call, _| Ok(started(call)));
+    harness.fire_all((0..100).map(|n| (format!("run/{n}"), format!("web{n}"))));
+    let mut under_way: Vec<_> = (0..9).map(|_| harness.next()).collect();
+    // The tenth slot is reserved for other rules.
+    harness.fire_event("other/1", "web1");
+    assert_eq!(harness.next(), "other/1");
     for _ in 9..100 {
-        assert_eq!(rig.asked.try_recv().ok(), None, "no more than ten at once");
+        assert_eq!(harness.asked.try_recv().ok(), None, "no more than ten at once");
         let ended = under_way.swap_remove(0);
-        rig.tell(&format!("salt/run/{}/ret", ended.replace('/', "-")), "");
-        under_way.push(rig.next());
+        harness.fire_event(&format!("salt/run/{}/ret", ended.replace('/', "-")), "");
+        under_way.push(harness.next());
     }
-    rig.wait_until_through();
-    assert_eq!(rig.stop().1, [""; 0]);
+    harness.wait_until_done();
+    assert_eq!(harness.stop().1, [""; 0]);
 }
 
 #[test]
-fn runners_whose_results_were_missed_kept_all_others_waiting() {
+fn runners_with_missed_results_expire() {
     let aged = Settings { age_max: Duration::from_secs(7_200), ..Settings::default() };
-    let rig = Rig::start(slow_runners(), aged, |call, _| Ok(started(call)));
-    rig.tell_all((0..20).map(|n| (format!("run/{n}"), format!("web{n}"))));
+    let harness = Harness::start(slow_runners(), aged, |call, _| Ok(started(call)));
+    harness.fire_all((0..20).map(|n| (format!("run/{n}"), format!("web{n}"))));
     for _ in 0..9 {
-        rig.tell(&format!("salt/run/{}/new", rig.next().replace('/', "-")), "");
+        harness.fire_event(&format!("salt/run/{}/new", harness.next().replace('/', "-")), "");
     }
-    rig.wait_for("the rest to wait", |rig| rig.reactor.handle().status().open == 11);
-    rig.clock.wind(3_599 * SECOND);
-    rig.wait_for("a look at the runners", |rig| {
-        lock(&rig.reactor.handle().0.scheduler).runners.due(rig.clock.now()).is_empty()
+    harness.wait_for("the rest to wait", |harness| harness.reactor.handle().status().open == 11);
+    harness.clock.wind(3_599 * SECOND);
+    harness.wait_for("a check of the runners", |harness| {
+        lock(&harness.reactor.handle().0.scheduler).runners.due(harness.clock.now()).is_empty()
     });
-    assert_eq!(rig.asked.try_recv().ok(), None, "they may still run");
-    rig.clock.wind(SECOND);
+    assert_eq!(harness.asked.try_recv().ok(), None, "they may still run");
+    harness.clock.wind(SECOND);
     for _ in 9..18 {
-        rig.next();
+        harness.next();
     }
-    assert_eq!(rig.metrics.reactor_runners_lost.get(), 9);
-    rig.stop();
+    assert_eq!(harness.metrics.reactor_runners_lost.get(), 9);
+    harness.stop();
 }
 
 #[test]
-fn a_runner_that_ended_before_the_master_had_answered_counted_for_ever() {
-    let rig = Rig::start(slow_runners(), Settings::default(), |call, _| Ok(started(call)));
+fn a_runner_that_ends_before_the_answer_is_not_counted() {
+    let harness = Harness::start(slow_runners(), Settings::default(), |call, _| Ok(started(call)));
     // Their results are in the log already.
-    rig.tell_all((0..20).map(|n| (format!("salt/run/run-{n}/ret"), String::new())));
-    rig.tell_all((0..20).map(|n| (format!("run/{n}"), format!("web{n}"))));
+    harness.fire_all((0..20).map(|n| (format!("salt/run/run-{n}/ret"), String::new())));
+    harness.fire_all((0..20).map(|n| (format!("run/{n}"), format!("web{n}"))));
     for _ in 0..20 {
-        rig.next();
+        harness.next();
     }
-    rig.wait_until_through();
-    rig.stop();
+    harness.wait_until_done();
+    harness.stop();
 }
 
 #[test]
-fn rules_that_get_options_of_their_own_are_apart_from_then_on_and_none_is_forgotten() {
+fn rules_that_get_own_options_are_split_and_keep_their_events() {
     let reacting = rules(&["slow/*", "*"]);
     let slow = reacting.slow.clone();
     slow.shut(true);
-    let rig = Rig::start(reacting, Settings::default(), |_, _| Ok(yes()));
-    rig.tell("slow/1", "web1");
-    rig.tell_all((2..40).map(|n| (format!("slow/{n}"), "web1".to_owned())));
-    rig.wait_for("all to be open", |rig| rig.reactor.handle().status().open == 39);
+    let harness = Harness::start(reacting, Settings::default(), |_, _| Ok(yes()));
+    harness.fire_event("slow/1", "web1");
+    harness.fire_all((2..40).map(|n| (format!("slow/{n}"), "web1".to_owned())));
+    harness.wait_for("all to be open", |harness| harness.reactor.handle().status().open == 39);
     let others = rules(&["slow/*", "*"]);
     let apart = Settings { rules: vec![own("*", |options| options.tries = 2)], ..Settings::default() };
-    rig.reactor.handle().change(Arc::new(others), apart);
+    harness.reactor.handle().change(Arc::new(others), apart);
     slow.shut(false);
-    let mut asked: Vec<_> = (0..2 * 39).map(|_| rig.next()).collect();
-    rig.wait_until_through();
+    let mut asked: Vec<_> = (0..2 * 39).map(|_| harness.next()).collect();
+    harness.wait_until_done();
     asked.sort();
     let mut expected: Vec<_> = (1..40).flat_map(|n| [format!("slow/{n}"), format!("slow/{n}")]).collect();
     expected.sort();
     assert_eq!(asked, expected);
-    assert_eq!(rig.history().len(), 1 + 2 * 38, "one together, the others apart");
-    assert_eq!(rig.stop().1, [""; 0]);
+    assert_eq!(harness.history().len(), 1 + 2 * 38, "one for both rules, the others split");
+    assert_eq!(harness.stop().1, [""; 0]);
 }

@@ -1,4 +1,4 @@
-//! Calls that must not be made twice: what a start takes for perhaps made, and what it does not.
+//! Calls that must not be repeated: which ones a restart treats as possibly made.
 
 use super::*;
 
@@ -12,69 +12,69 @@ fn unknown(tag: &str) -> (String, String, Vec<String>) {
     (tag.to_owned(), "dead".to_owned(), vec!["unknown".to_owned()])
 }
 
-/// One call comes so far before the daemon ends; then what the master is asked after the next start, and the history.
+/// Stops the daemon during a call; returns the requests after the next start, and the history.
 fn ended_after(
     answers: impl Fn(&Call, u32) -> Result<Answer, MasterError> + Send + Sync + 'static,
-    so_far: impl Fn(&Rig),
+    so_far: impl Fn(&Harness),
 ) -> (Vec<String>, History) {
-    let rig = Rig::start(rules(&["*"]), once(), answers);
-    rig.tell("1", "web1");
-    so_far(&rig);
-    let (dir, _) = rig.stop();
-    let rig = Rig::start_in(dir, NOW + SECOND, rules(&["*"]), once(), |_, _| Ok(yes()));
-    rig.wait_until_through();
-    let history = rig.history();
-    (rig.stop().1, history)
+    let harness = Harness::start(rules(&["*"]), once(), answers);
+    harness.fire_event("1", "web1");
+    so_far(&harness);
+    let (dir, _) = harness.stop();
+    let harness = Harness::start_in(dir, NOW + SECOND, rules(&["*"]), once(), |_, _| Ok(yes()));
+    harness.wait_until_done();
+    let history = harness.history();
+    (harness.stop().1, history)
 }
 
-fn pauses(rig: &Rig) {
-    rig.wait_for("the pause", |rig| rig.reactor.handle().next_at().is_some());
-}
-
-#[test]
-fn there_is_no_second_time_when_the_answer_is_lost() {
-    let is_there = |_: &Call, times| if times == 0 { Ok(yes()) } else { Err(no_answer()) };
-    let rig = Rig::start(rules(&["*"]), once(), is_there);
-    rig.tell("1", "web1");
-    assert_eq!(rig.next(), "1");
-    rig.wait_until_through();
-    assert_eq!(rig.history(), [unknown("1")]);
-    assert_eq!(rig.metrics.reactor_calls_unknown.get(), 1);
-    assert_eq!(rig.stop().1, [""; 0]);
+fn pauses(harness: &Harness) {
+    harness.wait_for("the pause", |harness| harness.reactor.handle().next_at().is_some());
 }
 
 #[test]
-fn nothing_begins_while_the_master_is_away_and_all_is_done_after_a_start() {
+fn a_call_with_a_lost_answer_is_not_repeated() {
+    let find_in_log = |_: &Call, times| if times == 0 { Ok(yes()) } else { Err(no_answer()) };
+    let harness = Harness::start(rules(&["*"]), once(), find_in_log);
+    harness.fire_event("1", "web1");
+    assert_eq!(harness.next(), "1");
+    harness.wait_until_done();
+    assert_eq!(harness.history(), [unknown("1")]);
+    assert_eq!(harness.metrics.reactor_calls_unknown.get(), 1);
+    assert_eq!(harness.stop().1, [""; 0]);
+}
+
+#[test]
+fn no_call_starts_while_the_master_is_unreachable_and_all_are_made_after_a_restart() {
     let (asked, history) = ended_after(
         |_, _| Err(unreachable()),
-        |rig| {
-            pauses(rig);
-            assert!(rig.reactor.handle().status().master_unreachable);
-            // Waiting adds nothing to the log, however long it takes.
-            let head = rig.store.durable();
+        |harness| {
+            pauses(harness);
+            assert!(harness.reactor.handle().status().master_unreachable);
+            // Waiting adds no entries to the log.
+            let head = harness.store.durable();
             for _ in 0..3 {
-                rig.clock.wind(SECOND);
-                pauses(rig);
+                harness.clock.wind(SECOND);
+                pauses(harness);
             }
-            assert_eq!(rig.store.durable(), head);
+            assert_eq!(harness.store.durable(), head);
         },
     );
     assert_eq!((asked, history), (vec!["1".to_owned()], vec![done("1")]));
 }
 
 #[test]
-fn what_was_certainly_not_done_is_tried_again_after_a_start() {
+fn a_call_that_was_certainly_not_made_is_retried_after_a_restart() {
     for why in [unreachable, refused] {
         let (asked, history) = ended_after(
             move |_, times| if times == 0 { Ok(yes()) } else { Err(why()) },
-            |rig| {
+            |harness| {
                 for _ in 0..2 {
-                    assert_eq!(rig.next(), "1");
-                    pauses(rig);
-                    rig.clock.wind(2 * SECOND);
+                    assert_eq!(harness.next(), "1");
+                    pauses(harness);
+                    harness.clock.wind(2 * SECOND);
                 }
-                assert_eq!(rig.next(), "1");
-                pauses(rig);
+                assert_eq!(harness.next(), "1");
+                pauses(harness);
             },
         );
         assert_eq!((asked, history), (vec!["1".to_owned()], vec![done("1")]), "{}", why());
@@ -82,11 +82,11 @@ fn what_was_certainly_not_done_is_tried_again_after_a_start() {
 }
 
 #[test]
-fn what_may_have_been_done_is_not_made_again_after_a_start_though_tries_before_were_none() {
-    let gate: Arc<Policy> = Arc::default();
-    gate.shut(true);
-    let waits = gate.clone();
-    let rig = Rig::start(rules(&["*"]), once(), move |_, times| match times {
+fn a_call_that_may_have_been_made_is_not_repeated_after_a_restart() {
+    let barrier: Arc<Barrier> = Arc::default();
+    barrier.shut(true);
+    let waits = barrier.clone();
+    let harness = Harness::start(rules(&["*"]), once(), move |_, times| match times {
         0 => Ok(yes()),
         1 | 2 => Err(unreachable()),
         _ => {
@@ -94,19 +94,19 @@ fn what_may_have_been_done_is_not_made_again_after_a_start_though_tries_before_w
             Ok(yes())
         }
     });
-    rig.tell("1", "web1");
+    harness.fire_event("1", "web1");
     for _ in 0..2 {
-        assert_eq!(rig.next(), "1");
-        pauses(&rig);
-        rig.clock.wind(SECOND);
+        assert_eq!(harness.next(), "1");
+        pauses(&harness);
+        harness.clock.wind(SECOND);
     }
-    assert_eq!(rig.next(), "1", "it has been sent, and there is no answer yet");
-    let copy = rig.as_after_a_kill();
-    gate.shut(false);
-    rig.wait_until_through();
-    rig.stop();
-    let rig = Rig::start_in(copy, NOW + SECOND, rules(&["*"]), once(), |_, _| Ok(yes()));
-    rig.wait_until_through();
-    assert_eq!(rig.history(), [unknown("1")]);
-    assert_eq!(rig.stop().1, [""; 0]);
+    assert_eq!(harness.next(), "1", "sent without an answer yet");
+    let copy = harness.as_after_a_kill();
+    barrier.shut(false);
+    harness.wait_until_done();
+    harness.stop();
+    let harness = Harness::start_in(copy, NOW + SECOND, rules(&["*"]), once(), |_, _| Ok(yes()));
+    harness.wait_until_done();
+    assert_eq!(harness.history(), [unknown("1")]);
+    assert_eq!(harness.stop().1, [""; 0]);
 }

@@ -1,13 +1,13 @@
-//! What really became of a call: no answer, answers too late, jobs that were announced and not published; and where a checkpoint ends.
+//! Outcomes of calls: missing and late answers, jobs that were announced but not published; and positions of checkpoints.
 
 use super::*;
 use crate::limits::REACTOR_WAVE_BYTES;
 use crate::model::Entry;
 
-impl Rig {
-    /// A copy of what a kill would leave on the disk at this moment.
+impl Harness {
+    /// A copy of the files as a kill at this moment would leave them.
     pub(super) fn as_after_a_kill(&self) -> Arc<tempfile::TempDir> {
-        // A file that is replaced while it is copied vanishes.
+        // A file that is replaced during the copy may vanish.
         let copied = || {
             let copy = Arc::new(tempfile::tempdir().unwrap());
             let (from, to) = (self.dir.path().join("."), copy.path());
@@ -26,9 +26,9 @@ fn started(jid: &str) -> Answer {
     Answer::Started { jid: jid.to_owned(), tag: format!("salt/run/{jid}") }
 }
 
-impl Rig {
-    /// The master fires an event about a job.
-    fn fires(&self, tag: &str, pairs: &[(&str, &str)]) {
+impl Harness {
+    /// The master fires an event of a job.
+    fn fire_job_event(&self, tag: &str, pairs: &[(&str, &str)]) {
         let mut w = Writer::new();
         w.map(pairs.len());
         for (key, value) in pairs {
@@ -43,14 +43,14 @@ impl Rig {
     }
 
     fn wait_for_the_pause(&self) {
-        self.wait_for("the pause", |rig| rig.reactor.handle().next_at().is_some());
+        self.wait_for("the pause", |harness| harness.reactor.handle().next_at().is_some());
     }
 
-    /// Lets time pass until there is nothing to do.
-    fn wind_until_through(&self) {
-        self.wait_for("everything to be through", |rig| {
-            rig.clock.wind(SECOND);
-            let status = rig.reactor.handle().status();
+    /// Advances the clock until all events are complete.
+    fn wind_until_done(&self) {
+        self.wait_for("all events to be complete", |harness| {
+            harness.clock.wind(SECOND);
+            let status = harness.reactor.handle().status();
             status.behind == 0 && status.waiting == 0 && status.open == 0
         });
     }
@@ -72,137 +72,134 @@ impl Rig {
 }
 
 #[test]
-fn a_busy_master_ran_one_runner_reaction_several_times() {
-    let rig = Rig::start(runners(&["?"]), Settings::default(), |_, times| {
+fn a_busy_master_runs_a_runner_once() {
+    let harness = Harness::start(runners(&["?"]), Settings::default(), |_, times| {
         if times == 0 { Ok(yes()) } else { Err(no_answer()) }
     });
-    rig.tell("1", "web1");
-    assert_eq!(rig.next(), "1");
-    rig.wait_for_the_pause();
-    rig.salts_runner("20260101000000000001", "1");
-    rig.wind_until_through();
+    harness.fire_event("1", "web1");
+    assert_eq!(harness.next(), "1");
+    harness.wait_for_the_pause();
+    harness.salts_runner("20260101000000000001", "1");
+    harness.wind_until_done();
     assert_eq!(
-        (rig.outcomes(), rig.jids()),
+        (harness.outcomes(), harness.jids()),
         (vec!["found".to_owned()], vec!["20260101000000000001".to_owned()])
     );
-    assert_eq!(rig.stop().1, [""; 0]);
+    assert_eq!(harness.stop().1, [""; 0]);
 }
 
 #[test]
-fn a_runner_that_is_not_seen_to_start_is_unknown_and_was_started_again() {
-    let rig = Rig::start(runners(&["?"]), Settings::default(), |_, times| {
+fn a_runner_without_a_start_event_is_unknown_and_not_repeated() {
+    let harness = Harness::start(runners(&["?"]), Settings::default(), |_, times| {
         if times == 0 { Ok(yes()) } else { Err(no_answer()) }
     });
-    rig.tell("1", "web1");
-    assert_eq!(rig.next(), "1");
-    rig.wait_for_the_pause();
-    // Others' starts: before the request, of other arguments, by a person.
-    rig.salts_runner("20260101000000000001", "2");
-    rig.fires("salt/run/20260101000000000002/new", &[("fun", "runner.test.arg"), ("user", "root")]);
-    rig.wind_until_through();
-    assert_eq!(rig.outcomes(), ["unknown"]);
-    assert_eq!(rig.metrics.reactor_calls_unknown.get(), 1);
-    assert_eq!(rig.stop().1, [""; 0]);
+    harness.fire_event("1", "web1");
+    assert_eq!(harness.next(), "1");
+    harness.wait_for_the_pause();
+    // Starts of other calls: before the request, with other arguments, by a user.
+    harness.salts_runner("20260101000000000001", "2");
+    harness
+        .fire_job_event("salt/run/20260101000000000002/new", &[("fun", "runner.test.arg"), ("user", "root")]);
+    harness.wind_until_done();
+    assert_eq!(harness.outcomes(), ["unknown"]);
+    assert_eq!(harness.metrics.reactor_calls_unknown.get(), 1);
+    assert_eq!(harness.stop().1, [""; 0]);
 }
 
 #[test]
-fn two_equal_calls_claimed_the_same_start() {
-    let rig = Rig::start(runners(&["?"]), Settings::default(), |_, times| match times {
+fn two_equal_calls_claim_different_starts() {
+    let harness = Harness::start(runners(&["?"]), Settings::default(), |_, times| match times {
         0 => Ok(yes()),
         2 => Ok(started("20260101000000000002")),
         _ => Err(no_answer()),
     });
     for minion in ["web1", "web2", "web3"] {
-        rig.tell("1", minion);
+        harness.fire_event("1", minion);
     }
     for _ in 0..3 {
-        assert_eq!(rig.next(), "1");
+        assert_eq!(harness.next(), "1");
     }
-    rig.wait_for("two to wait", |rig| rig.reactor.handle().status().open == 2);
-    // One is the start of the call that was answered, and one of only one of the others.
-    rig.salts_runner("20260101000000000002", "1");
-    rig.salts_runner("20260101000000000003", "1");
-    rig.wind_until_through();
-    let mut outcomes = rig.outcomes();
+    harness.wait_for("two to wait", |harness| harness.reactor.handle().status().open == 2);
+    // The start of the answered call, and the start of one of the two others.
+    harness.salts_runner("20260101000000000002", "1");
+    harness.salts_runner("20260101000000000003", "1");
+    harness.wind_until_done();
+    let mut outcomes = harness.outcomes();
     outcomes.sort();
     assert_eq!(outcomes, ["found", "started", "unknown"]);
-    let mut jids = rig.jids();
+    let mut jids = harness.jids();
     jids.retain(|jid| !jid.is_empty());
     jids.sort();
     assert_eq!(jids, ["20260101000000000002", "20260101000000000003"]);
-    assert_eq!(rig.stop().1, [""; 0]);
+    assert_eq!(harness.stop().1, [""; 0]);
 }
 
-/// A copy of what a kill would leave behind while a runner has been asked for and the master has not answered.
-fn killed_while_a_runner_is_asked_for(before: impl Fn(&Rig)) -> Arc<tempfile::TempDir> {
-    let gate: Arc<Policy> = Arc::default();
-    gate.shut(true);
-    let waits = gate.clone();
-    let rig = Rig::start(runners(&["?"]), Settings::default(), move |_, times| {
+/// A copy of the files as a kill would leave them while a request for a runner has no answer.
+fn killed_while_a_runner_is_asked_for(before: impl Fn(&Harness)) -> Arc<tempfile::TempDir> {
+    let barrier: Arc<Barrier> = Arc::default();
+    barrier.shut(true);
+    let waits = barrier.clone();
+    let harness = Harness::start(runners(&["?"]), Settings::default(), move |_, times| {
         if times > 0 {
             waits.wait();
         }
         Ok(started("20260101000000000001"))
     });
-    rig.tell("1", "web1");
-    assert_eq!(rig.next(), "1");
-    before(&rig);
-    let copy = rig.as_after_a_kill();
-    gate.shut(false);
-    rig.wait_until_through();
-    rig.stop();
+    harness.fire_event("1", "web1");
+    assert_eq!(harness.next(), "1");
+    before(&harness);
+    let copy = harness.as_after_a_kill();
+    barrier.shut(false);
+    harness.wait_until_done();
+    harness.stop();
     copy
 }
 
 #[test]
-fn a_kill_before_the_answer_started_a_runner_twice() {
+fn a_kill_before_the_answer_does_not_repeat_a_runner() {
     let no_start = killed_while_a_runner_is_asked_for(|_| {});
-    let rig =
-        Rig::start_in(no_start, NOW + SECOND, runners(&["?"]), Settings::default(), |_, _| Ok(started("2")));
-    rig.wind_until_through();
-    assert_eq!(rig.outcomes(), ["unknown"]);
-    assert_eq!(rig.stop().1, [""; 0]);
-    let start = killed_while_a_runner_is_asked_for(|rig| {
-        rig.salts_runner("20260101000000000001", "1");
-        rig.wait_for("the start to be read", |rig| rig.reactor.handle().status().behind == 0);
+    let harness = Harness::start_in(no_start, NOW + SECOND, runners(&["?"]), Settings::default(), |_, _| {
+        Ok(started("2"))
     });
-    let rig =
-        Rig::start_in(start, NOW + SECOND, runners(&["?"]), Settings::default(), |_, _| Ok(started("2")));
-    rig.wind_until_through();
+    harness.wind_until_done();
+    assert_eq!(harness.outcomes(), ["unknown"]);
+    assert_eq!(harness.stop().1, [""; 0]);
+    let start = killed_while_a_runner_is_asked_for(|harness| {
+        harness.salts_runner("20260101000000000001", "1");
+        harness.wait_for("the start to be read", |harness| harness.reactor.handle().status().behind == 0);
+    });
+    let harness =
+        Harness::start_in(start, NOW + SECOND, runners(&["?"]), Settings::default(), |_, _| Ok(started("2")));
+    harness.wind_until_done();
     assert_eq!(
-        (rig.outcomes(), rig.jids()),
+        (harness.outcomes(), harness.jids()),
         (vec!["found".to_owned()], vec!["20260101000000000001".to_owned()])
     );
-    assert_eq!(rig.stop().1, [""; 0]);
+    assert_eq!(harness.stop().1, [""; 0]);
 }
 
-/// What is made of a job whose answer was lost, when the log has this of it.
+/// The outcome of a job whose answer was lost, if the log has this entry.
 fn found_by(tag: impl Fn(&str) -> String, pairs: &[(&str, &str)]) -> (Vec<String>, usize) {
-    let rig =
-        Rig::start(
-            rules(&["?"]),
-            Settings::default(),
-            |_, times| {
-                if times < 2 { Err(no_answer()) } else { Ok(yes()) }
-            },
-        );
-    rig.tell("a", "web1");
-    let (_, jid) = rig.asked.recv_timeout(TIMEOUT).unwrap();
-    rig.wait_for_the_pause();
+    let harness = Harness::start(rules(&["?"]), Settings::default(), |_, times| {
+        if times < 2 { Err(no_answer()) } else { Ok(yes()) }
+    });
+    harness.fire_event("a", "web1");
+    let (_, jid) = harness.asked.recv_timeout(TIMEOUT).unwrap();
+    harness.wait_for_the_pause();
     let pairs: Vec<_> =
         pairs.iter().map(|(key, value)| (*key, if *key == "jid" { &*jid } else { *value })).collect();
-    rig.fires(&tag(&jid), &pairs);
-    rig.clock.wind(SECOND);
-    rig.wait_for("the record", |rig| rig.history().len() == 1);
-    let outcomes = rig.outcomes();
-    let again: Vec<_> = rig.asked.try_iter().collect();
+    harness.fire_job_event(&tag(&jid), &pairs);
+    harness.clock.wind(SECOND);
+    harness.wait_for("the record", |harness| harness.history().len() == 1);
+    let outcomes = harness.outcomes();
+    let again: Vec<_> = harness.asked.try_iter().collect();
     assert!(again.iter().all(|(_, other)| *other == jid), "the same job: {again:?}");
-    rig.reactor.stop();
+    harness.reactor.stop();
     (outcomes, again.len())
 }
 
 #[test]
-fn a_job_that_was_never_published_counted_as_found() {
+fn a_job_that_was_not_published_is_published_again() {
     let error: &[_] = &[("jid", ""), ("fun", "test.arg"), ("tgt", "web1")];
     assert_eq!(
         found_by(|jid| format!("salt/job/{jid}/error"), error),
@@ -217,7 +214,7 @@ fn a_job_that_was_never_published_counted_as_found() {
 }
 
 #[test]
-fn a_job_that_is_seen_on_its_way_or_answered_is_not_published_again() {
+fn a_published_or_returned_job_is_not_published_again() {
     let found = (vec!["found".to_owned()], 0);
     assert_eq!(found_by(|jid| format!("salt/job/{jid}/publish"), &[("enc", "aes")]), found);
     let pairs: &[_] =
@@ -226,17 +223,17 @@ fn a_job_that_is_seen_on_its_way_or_answered_is_not_published_again() {
 }
 
 #[test]
-fn a_rendered_call_that_waited_longer_than_age_max_was_made() {
-    let rig = Rig::start(rules(&["?"]), Settings::default(), |_, times| {
+fn a_rendered_call_older_than_age_max_is_skipped() {
+    let harness = Harness::start(rules(&["?"]), Settings::default(), |_, times| {
         if times < 3 { Err(unreachable()) } else { Ok(yes()) }
     });
-    rig.tell("1", "web1");
-    assert_eq!(rig.next(), "1");
-    rig.wait_for_the_pause();
-    rig.clock.wind(3_601 * SECOND);
-    rig.wind_until_through();
-    assert_eq!(rig.history(), [("1".to_owned(), "old".to_owned(), Vec::new())]);
-    assert_eq!(rig.stop().1, [""; 0]);
+    harness.fire_event("1", "web1");
+    assert_eq!(harness.next(), "1");
+    harness.wait_for_the_pause();
+    harness.clock.wind(3_601 * SECOND);
+    harness.wind_until_done();
+    assert_eq!(harness.history(), [("1".to_owned(), "old".to_owned(), Vec::new())]);
+    assert_eq!(harness.stop().1, [""; 0]);
 }
 
 fn settings(shadow: bool) -> Settings {
@@ -244,215 +241,215 @@ fn settings(shadow: bool) -> Settings {
 }
 
 #[test]
-fn a_rule_that_was_removed_and_put_back_reacted_to_what_came_in_between() {
-    // The log is read only up to the event that waits for its rule's template.
-    let rig = Rig::start(rules(&["a", "b"]), Settings::default(), |_, _| Ok(yes()));
-    rig.tell("a", "web1");
-    assert_eq!(rig.next(), "a");
-    rig.wait_until_through();
-    let (dir, _) = rig.stop();
-    let rig = Rig::start_in(dir.clone(), NOW, rules(&["b"]), Settings::default(), |_, _| Ok(yes()));
-    rig.wait_until_through();
-    // What a kill would leave behind: a checkpoint that is older than the event.
+fn a_rule_that_is_removed_and_added_again_ignores_the_events_in_between() {
+    // The log is read only up to the event whose template blocks.
+    let harness = Harness::start(rules(&["a", "b"]), Settings::default(), |_, _| Ok(yes()));
+    harness.fire_event("a", "web1");
+    assert_eq!(harness.next(), "a");
+    harness.wait_until_done();
+    let (dir, _) = harness.stop();
+    let harness = Harness::start_in(dir.clone(), NOW, rules(&["b"]), Settings::default(), |_, _| Ok(yes()));
+    harness.wait_until_done();
+    // After a kill the checkpoint is older than the event.
     let copy = Arc::new(tempfile::tempdir().unwrap());
     std::fs::copy(dir.path().join("REACTOR"), copy.path().join("REACTOR")).unwrap();
-    rig.tell("a", "web1");
-    rig.wait_until_through();
-    let (dir, asked) = rig.stop();
+    harness.fire_event("a", "web1");
+    harness.wait_until_done();
+    let (dir, asked) = harness.stop();
     assert_eq!(asked, [""; 0]);
     std::fs::copy(copy.path().join("REACTOR"), dir.path().join("REACTOR")).unwrap();
-    let rig = Rig::start_in(dir, NOW, rules(&["a", "b"]), Settings::default(), |_, _| Ok(yes()));
-    rig.tell("b", "web1");
-    assert_eq!(rig.next(), "b");
-    rig.wait_until_through();
-    rig.tell("a", "web1");
-    assert_eq!(rig.next(), "a");
-    rig.wait_until_through();
-    assert_eq!(rig.stop().1, [""; 0]);
+    let harness = Harness::start_in(dir, NOW, rules(&["a", "b"]), Settings::default(), |_, _| Ok(yes()));
+    harness.fire_event("b", "web1");
+    assert_eq!(harness.next(), "b");
+    harness.wait_until_done();
+    harness.fire_event("a", "web1");
+    assert_eq!(harness.next(), "a");
+    harness.wait_until_done();
+    assert_eq!(harness.stop().1, [""; 0]);
 }
 
 #[test]
-fn the_end_of_shadow_acted_on_events_that_salts_reactor_had_acted_on() {
+fn after_shadow_earlier_events_cause_no_calls() {
     let reacting = rules(&["slow/*"]);
     let slow = reacting.slow.clone();
     slow.shut(true);
-    let rig = Rig::start(reacting, settings(true), |_, _| Ok(yes()));
+    let harness = Harness::start(reacting, settings(true), |_, _| Ok(yes()));
     // The first is being rendered, the second waits for it.
-    rig.tell("slow/1", "web1");
-    rig.tell("slow/2", "web1");
-    rig.wait_for("both to be open", |rig| rig.reactor.handle().status().open == 2);
-    rig.reactor.handle().change(Arc::new(rules(&["slow/*"])), settings(false));
+    harness.fire_event("slow/1", "web1");
+    harness.fire_event("slow/2", "web1");
+    harness.wait_for("both to be open", |harness| harness.reactor.handle().status().open == 2);
+    harness.reactor.handle().change(Arc::new(rules(&["slow/*"])), settings(false));
     slow.shut(false);
-    rig.wait_until_through();
-    assert_eq!(rig.outcomes(), ["shadowed", "shadowed"]);
-    rig.tell("slow/3", "web1");
-    assert_eq!(rig.next(), "slow/3");
-    rig.wait_until_through();
-    assert_eq!(rig.stop().1, [""; 0]);
+    harness.wait_until_done();
+    assert_eq!(harness.outcomes(), ["shadowed", "shadowed"]);
+    harness.fire_event("slow/3", "web1");
+    assert_eq!(harness.next(), "slow/3");
+    harness.wait_until_done();
+    assert_eq!(harness.stop().1, [""; 0]);
 }
 
 #[test]
-fn a_start_that_ends_shadow_acted_on_events_that_salts_reactor_had_acted_on() {
+fn after_a_restart_that_ends_shadow_earlier_events_cause_no_calls() {
     let reacting = rules(&["slow/*"]);
     let slow = reacting.slow.clone();
     slow.shut(true);
-    let rig = Rig::start(reacting, settings(true), |_, _| Ok(yes()));
-    rig.tell("slow/1", "web1");
-    rig.wait_for("it to be open", |rig| rig.reactor.handle().status().open == 1);
-    let copy = rig.as_after_a_kill();
+    let harness = Harness::start(reacting, settings(true), |_, _| Ok(yes()));
+    harness.fire_event("slow/1", "web1");
+    harness.wait_for("the event to be open", |harness| harness.reactor.handle().status().open == 1);
+    let copy = harness.as_after_a_kill();
     slow.shut(false);
-    rig.stop();
-    let rig = Rig::start_in(copy, NOW, rules(&["slow/*"]), settings(false), |_, _| Ok(yes()));
-    rig.wait_until_through();
-    assert_eq!(rig.outcomes(), ["shadowed"]);
-    rig.tell("slow/2", "web1");
-    assert_eq!(rig.next(), "slow/2");
-    rig.wait_until_through();
-    assert_eq!(rig.stop().1, [""; 0]);
+    harness.stop();
+    let harness = Harness::start_in(copy, NOW, rules(&["slow/*"]), settings(false), |_, _| Ok(yes()));
+    harness.wait_until_done();
+    assert_eq!(harness.outcomes(), ["shadowed"]);
+    harness.fire_event("slow/2", "web1");
+    assert_eq!(harness.next(), "slow/2");
+    harness.wait_until_done();
+    assert_eq!(harness.stop().1, [""; 0]);
 }
 
 #[test]
-fn a_rule_that_says_so_calls_a_runner_again_after_a_lost_answer_but_not_one_that_is_seen_to_start() {
+fn retry_unanswered_repeats_a_runner_only_without_a_start_event() {
     let again = || with(|options| options.retry_unanswered = true);
     let answers = |_: &Call, times| if times < 2 { Err(no_answer()) } else { Ok(started("2")) };
-    let rig = Rig::start(runners(&["?"]), again(), answers);
-    rig.tell("1", "web1");
-    assert_eq!(rig.next(), "1");
-    rig.wait_for_the_pause();
-    rig.clock.wind(SECOND);
-    assert_eq!(rig.next(), "1");
-    rig.wait_until_through();
-    assert_eq!((rig.outcomes(), rig.jids()), (vec!["started".to_owned()], vec!["2".to_owned()]));
-    rig.stop();
-    let rig = Rig::start(runners(&["?"]), again(), answers);
-    rig.tell("1", "web1");
-    assert_eq!(rig.next(), "1");
-    rig.wait_for_the_pause();
-    rig.salts_runner("20260101000000000001", "1");
-    rig.wait_for("the start to be read", |rig| rig.reactor.handle().status().behind == 0);
-    rig.wind_until_through();
-    assert_eq!(rig.outcomes(), ["found"]);
-    assert_eq!(rig.stop().1, [""; 0]);
+    let harness = Harness::start(runners(&["?"]), again(), answers);
+    harness.fire_event("1", "web1");
+    assert_eq!(harness.next(), "1");
+    harness.wait_for_the_pause();
+    harness.clock.wind(SECOND);
+    assert_eq!(harness.next(), "1");
+    harness.wait_until_done();
+    assert_eq!((harness.outcomes(), harness.jids()), (vec!["started".to_owned()], vec!["2".to_owned()]));
+    harness.stop();
+    let harness = Harness::start(runners(&["?"]), again(), answers);
+    harness.fire_event("1", "web1");
+    assert_eq!(harness.next(), "1");
+    harness.wait_for_the_pause();
+    harness.salts_runner("20260101000000000001", "1");
+    harness.wait_for("the start to be read", |harness| harness.reactor.handle().status().behind == 0);
+    harness.wind_until_done();
+    assert_eq!(harness.outcomes(), ["found"]);
+    assert_eq!(harness.stop().1, [""; 0]);
 }
 
 #[test]
-fn a_job_whose_answers_are_all_lost_is_unknown_and_was_dead_lettered_as_if_it_had_not_been_published() {
+fn a_job_without_any_answer_is_unknown() {
     let settings = with(|options| options.tries = 2);
-    let rig = Rig::start(rules(&["?"]), settings, |_, _| Err(no_answer()));
-    rig.tell("1", "web1");
+    let harness = Harness::start(rules(&["?"]), settings, |_, _| Err(no_answer()));
+    harness.fire_event("1", "web1");
     let jids = [(); 2].map(|()| {
-        let (_, jid) = rig.asked.recv_timeout(TIMEOUT).unwrap();
-        rig.wait_for("the pause, or the end", |rig| {
-            let handle = rig.reactor.handle();
+        let (_, jid) = harness.asked.recv_timeout(TIMEOUT).unwrap();
+        harness.wait_for("the pause, or the end", |harness| {
+            let handle = harness.reactor.handle();
             handle.next_at().is_some() || handle.status().open == 0
         });
-        rig.clock.wind(SECOND);
+        harness.clock.wind(SECOND);
         jid
     });
     assert_eq!(jids[0], jids[1], "the same job");
-    rig.wait_until_through();
-    assert_eq!(rig.outcomes(), ["unknown"]);
-    assert_eq!(rig.stop().1, [""; 0]);
+    harness.wait_until_done();
+    assert_eq!(harness.outcomes(), ["unknown"]);
+    assert_eq!(harness.stop().1, [""; 0]);
 }
 
 #[test]
-fn a_call_that_was_sent_and_is_too_old_by_now_is_not_sent_again() {
-    let rig = Rig::start(rules(&["?"]), Settings::default(), |_, _| Err(no_answer()));
-    rig.tell("1", "web1");
-    assert_eq!(rig.next(), "1");
-    rig.wait_for_the_pause();
-    rig.clock.wind(3_601 * SECOND);
-    rig.wind_until_through();
-    assert_eq!(rig.outcomes(), ["unknown"]);
-    assert_eq!(rig.stop().1, [""; 0]);
+fn a_sent_call_that_became_too_old_is_not_repeated() {
+    let harness = Harness::start(rules(&["?"]), Settings::default(), |_, _| Err(no_answer()));
+    harness.fire_event("1", "web1");
+    assert_eq!(harness.next(), "1");
+    harness.wait_for_the_pause();
+    harness.clock.wind(3_601 * SECOND);
+    harness.wind_until_done();
+    assert_eq!(harness.outcomes(), ["unknown"]);
+    assert_eq!(harness.stop().1, [""; 0]);
 }
 
 #[test]
-fn a_call_that_was_sent_before_shadow_began_is_not_recorded_as_not_made() {
-    let rig = Rig::start(rules(&["?"]), settings(false), |_, _| Err(no_answer()));
-    rig.tell("1", "web1");
-    assert_eq!(rig.next(), "1");
-    rig.wait_for_the_pause();
-    rig.reactor.handle().change(Arc::new(rules(&["?"])), settings(true));
-    rig.wind_until_through();
-    assert_eq!(rig.outcomes(), ["unknown"]);
-    assert_eq!(rig.stop().1, [""; 0]);
+fn a_call_sent_before_shadow_mode_is_recorded_as_unknown() {
+    let harness = Harness::start(rules(&["?"]), settings(false), |_, _| Err(no_answer()));
+    harness.fire_event("1", "web1");
+    assert_eq!(harness.next(), "1");
+    harness.wait_for_the_pause();
+    harness.reactor.handle().change(Arc::new(rules(&["?"])), settings(true));
+    harness.wind_until_done();
+    assert_eq!(harness.outcomes(), ["unknown"]);
+    assert_eq!(harness.stop().1, [""; 0]);
 }
 
 #[test]
-fn an_answer_that_is_lost_is_asked_for_again_unless_the_job_is_seen_on_its_way() {
-    let rig = Rig::start(rules(&["a", "b"]), Settings::default(), |_, times| {
+fn a_job_with_a_lost_answer_is_repeated_unless_it_was_published() {
+    let harness = Harness::start(rules(&["a", "b"]), Settings::default(), |_, times| {
         if times == 1 { Err(no_answer()) } else { Ok(yes()) }
     });
-    rig.tell("a", "web1");
-    let (_, jid) = rig.asked.recv_timeout(TIMEOUT).unwrap();
-    rig.tell(&format!("salt/job/{jid}/publish"), "");
-    rig.wait_for("the pause", |rig| rig.reactor.handle().next_at().is_some());
-    rig.clock.wind(SECOND);
-    rig.wait_until_through();
-    assert_eq!(rig.history(), [("a".to_owned(), "done".to_owned(), vec!["found".to_owned()])]);
-    rig.tell("b", "web1");
-    let (_, first) = rig.asked.recv_timeout(TIMEOUT).unwrap();
-    rig.wait_for("the pause", |rig| rig.reactor.handle().next_at().is_some());
-    rig.clock.wind(SECOND);
-    let (_, second) = rig.asked.recv_timeout(TIMEOUT).unwrap();
-    assert_eq!(first, second, "it is the same job");
-    rig.wait_until_through();
-    assert_eq!(rig.stop().1, [""; 0]);
+    harness.fire_event("a", "web1");
+    let (_, jid) = harness.asked.recv_timeout(TIMEOUT).unwrap();
+    harness.fire_event(&format!("salt/job/{jid}/publish"), "");
+    harness.wait_for("the pause", |harness| harness.reactor.handle().next_at().is_some());
+    harness.clock.wind(SECOND);
+    harness.wait_until_done();
+    assert_eq!(harness.history(), [("a".to_owned(), "done".to_owned(), vec!["found".to_owned()])]);
+    harness.fire_event("b", "web1");
+    let (_, first) = harness.asked.recv_timeout(TIMEOUT).unwrap();
+    harness.wait_for("the pause", |harness| harness.reactor.handle().next_at().is_some());
+    harness.clock.wind(SECOND);
+    let (_, second) = harness.asked.recv_timeout(TIMEOUT).unwrap();
+    assert_eq!(first, second, "the same job");
+    harness.wait_until_done();
+    assert_eq!(harness.stop().1, [""; 0]);
 }
 
-/// A directory whose log has the event `slow/1` and further ones, and whose checkpoint is older; nothing was done about them.
+/// A directory with unhandled events in the log, `slow/1` and others, and an older checkpoint.
 fn with_unread_events(user: &str, tags: &[String]) -> Arc<tempfile::TempDir> {
     let reacting = rules(&["*"]);
     let slow = reacting.slow.clone();
     slow.shut(true);
-    let rig = Rig::start(reacting, Settings::default(), |_, _| Ok(yes()));
-    let before = rig.as_after_a_kill();
-    rig.tell("slow/1", "web1");
+    let harness = Harness::start(reacting, Settings::default(), |_, _| Ok(yes()));
+    let before = harness.as_after_a_kill();
+    harness.fire_event("slow/1", "web1");
     for tag in tags {
-        rig.tell_by(Source::Bus, tag, "web1", user);
+        harness.fire_from(Source::Bus, tag, "web1", user);
     }
-    let after = rig.as_after_a_kill();
+    let after = harness.as_after_a_kill();
     std::fs::copy(before.path().join("REACTOR"), after.path().join("REACTOR")).unwrap();
     slow.shut(false);
-    rig.stop();
+    harness.stop();
     after
 }
 
-/// A reactor that has read `slow/1`, and waits before the next event.
-fn in_the_middle_of_the_log(dir: Arc<tempfile::TempDir>) -> (Rig, Arc<Policy>) {
+/// A reactor that has read `slow/1`, and blocks before the next event.
+fn in_the_middle_of_the_log(dir: Arc<tempfile::TempDir>) -> (Harness, Arc<Barrier>) {
     let reacting = rules(&["*"]);
     let held = reacting.held.clone();
     held.shut(true);
-    let rig = Rig::start_in(dir, NOW, reacting, Settings::default(), |_, _| Ok(yes()));
-    rig.wait_for("the first event to be open", |rig| rig.reactor.handle().status().open == 1);
-    (rig, held)
+    let harness = Harness::start_in(dir, NOW, reacting, Settings::default(), |_, _| Ok(yes()));
+    harness.wait_for("the first event to be open", |harness| harness.reactor.handle().status().open == 1);
+    (harness, held)
 }
 
 #[test]
-fn a_checkpoint_that_was_written_while_the_log_was_read_could_not_be_read_and_lost_what_was_open() {
-    let (rig, held) = in_the_middle_of_the_log(with_unread_events("root", &["held/2".to_owned()]));
-    let file = rig.dir.path().join("REACTOR");
-    rig.wait_for("a checkpoint_file", |_| std::fs::read_to_string(&file).unwrap().contains("\nopen "));
-    let copy = rig.as_after_a_kill();
+fn a_checkpoint_written_while_the_log_is_read_is_valid() {
+    let (harness, held) = in_the_middle_of_the_log(with_unread_events("root", &["held/2".to_owned()]));
+    let file = harness.dir.path().join("REACTOR");
+    harness.wait_for("a checkpoint_file", |_| std::fs::read_to_string(&file).unwrap().contains("\nopen "));
+    let copy = harness.as_after_a_kill();
     held.shut(false);
-    rig.stop();
-    let rig = Rig::start_in(copy, NOW, rules(&["*"]), Settings::default(), |_, _| Ok(yes()));
-    assert_eq!([rig.next(), rig.next()], ["slow/1", "held/2"]);
-    rig.wait_until_through();
-    assert_eq!(rig.stop().1, [""; 0]);
+    harness.stop();
+    let harness = Harness::start_in(copy, NOW, rules(&["*"]), Settings::default(), |_, _| Ok(yes()));
+    assert_eq!([harness.next(), harness.next()], ["slow/1", "held/2"]);
+    harness.wait_until_done();
+    assert_eq!(harness.stop().1, [""; 0]);
 }
 
 #[test]
-fn an_event_that_came_while_a_start_read_the_log_was_reacted_to_twice() {
-    // Together they are more than is read at once.
+fn an_event_that_arrives_during_a_start_is_handled_once() {
+    // Together they exceed a single read.
     let (long, tags) = ("u".repeat(REACTOR_WAVE_BYTES / 8), (2..12).map(|n| format!("held/{n}")));
     let mut tags: Vec<_> = tags.collect();
-    let (rig, held) = in_the_middle_of_the_log(with_unread_events(&long, &tags));
-    rig.tell("late", "db1");
+    let (harness, held) = in_the_middle_of_the_log(with_unread_events(&long, &tags));
+    harness.fire_event("late", "db1");
     held.shut(false);
-    rig.wait_until_through();
-    let mut asked = rig.stop().1;
+    harness.wait_until_done();
+    let mut asked = harness.stop().1;
     asked.sort();
     tags.extend(["late", "slow/1"].map(str::to_owned));
     tags.sort();

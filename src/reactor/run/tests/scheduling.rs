@@ -1,7 +1,7 @@
-//! The scheduler alone: whose turn it is, and what is kept in memory.
+//! The scheduler: order of events and memory limits.
 
-use super::super::queues::Item;
-use super::super::scheduler::{NextAction, Progress, Scheduler, Slot, Task};
+use super::super::queues::QueueItem;
+use super::super::scheduler::{NextAction, Scheduler, Slot, Task, TaskProgress};
 use super::*;
 use crate::limits::{REACTOR_MINION_TASKS_MAX, REACTOR_QUEUES_MAX, REACTOR_RULE_TASKS_MAX};
 use crate::model::{RuleOrder, RunnerLimits};
@@ -18,15 +18,15 @@ fn task(seq: u64, rule: &str, minion: &str) -> Task {
     Task {
         event,
         rules: vec![rule.into()],
-        of: 1,
-        place: 0,
+        rule_count: 1,
+        rule_index: 0,
         options: Arc::default(),
         depth: 0,
-        begun: Vec::new(),
+        started_calls: Vec::new(),
         resumed: false,
         replay: None,
         already_made: Vec::new(),
-        left: None,
+        skipped: None,
         progress: None,
     }
 }
@@ -37,38 +37,38 @@ fn scheduler(settings: Settings) -> Scheduler {
     scheduler
 }
 
-/// Everything that may be worked on now.
-fn turns(scheduler: &mut Scheduler) -> Vec<(Item, Slot)> {
+/// All items that may be handled now.
+fn turns(scheduler: &mut Scheduler) -> Vec<(QueueItem, Slot)> {
     std::iter::from_fn(|| match scheduler.next(Micros(NOW)) {
-        NextAction::Run(item, place) => Some((item, place)),
+        NextAction::Run(item, slot) => Some((item, slot)),
         NextAction::Wait(_) => None,
     })
     .collect()
 }
 
-fn seqs(turns: &[(Item, Slot)]) -> Vec<u64> {
+fn seqs(turns: &[(QueueItem, Slot)]) -> Vec<u64> {
     turns.iter().map(|(item, _)| item.seq().0).collect()
 }
 
-/// As after a try that is to be repeated.
-fn rendered(item: Item) -> Item {
-    let Item::Task(mut task) = item else { panic!("it is in the log only") };
-    let (reacted, made) = (Reacted::default(), Vec::new());
-    task.progress = Some(Box::new(Progress {
-        began: Micros(NOW),
-        reacted,
+/// The item after a failed try.
+fn rendered(item: QueueItem) -> QueueItem {
+    let QueueItem::Task(mut task) = item else { panic!("not in memory") };
+    let (plan, made) = (ReactionPlan::default(), Vec::new());
+    task.progress = Some(Box::new(TaskProgress {
+        started_at: Micros(NOW),
+        plan,
         made,
         tries: 1,
-        unsure: false,
-        begun: false,
+        maybe_sent: false,
+        start_recorded: false,
         since: SeqNo(1),
         unanswered: None,
     }));
-    Item::Task(task)
+    QueueItem::Task(task)
 }
 
 #[test]
-fn the_order_says_which_events_wait_for_one_another() {
+fn the_option_order_decides_which_events_wait_for_each_other() {
     for (order, at_once) in [
         (RuleOrder::Rule, vec![1]),
         (RuleOrder::Minion, vec![1, 2, 4]),
@@ -79,15 +79,15 @@ fn the_order_says_which_events_wait_for_one_another() {
         for (seq, minion) in [(1, "x"), (2, "y"), (3, "x"), (4, ""), (5, "")] {
             assert!(scheduler.offer(task(seq, "a", minion), Micros(NOW)).is_none());
         }
-        let mut begun = turns(&mut scheduler);
-        assert_eq!(seqs(&begun), at_once, "{order:?}");
-        let mut all = seqs(&begun);
-        while !begun.is_empty() {
-            for (_, place) in &begun {
-                scheduler.done(place);
+        let mut started = turns(&mut scheduler);
+        assert_eq!(seqs(&started), at_once, "{order:?}");
+        let mut all = seqs(&started);
+        while !started.is_empty() {
+            for (_, slot) in &started {
+                scheduler.done(slot);
             }
-            begun = turns(&mut scheduler);
-            all.extend(seqs(&begun));
+            started = turns(&mut scheduler);
+            all.extend(seqs(&started));
         }
         all.sort_unstable();
         assert_eq!((all, scheduler.waiting()), (vec![1, 2, 3, 4, 5], 0));
@@ -95,29 +95,29 @@ fn the_order_says_which_events_wait_for_one_another() {
 }
 
 #[test]
-fn a_reaction_that_came_back_from_a_throttle_after_the_rate_was_removed_waited_for_the_old_time() {
+fn a_throttled_reaction_is_checked_again_after_the_rate_was_removed() {
     let mut scheduler = scheduler(super::load::rated(3600));
     scheduler.put(task(1, "rated/*", "web1"));
-    let (item, place) = turns(&mut scheduler).remove(0);
+    let (item, slot) = turns(&mut scheduler).remove(0);
     scheduler.configure(Arc::default());
-    scheduler.throttle(item, &place, Micros(NOW + SECOND));
+    scheduler.throttle(item, &slot, Micros(NOW + SECOND));
     assert_eq!(seqs(&turns(&mut scheduler)), [1]);
 }
 
 #[test]
-fn rules_take_turns_however_much_waits_of_one_of_them() {
+fn rules_take_turns_despite_a_backlog_of_one() {
     let mut scheduler = scheduler(Settings::default());
     for seq in 0..100 {
         scheduler.put(task(seq, "a", &format!("web{seq}")));
     }
     scheduler.put(task(100, "b", "web1"));
-    let begun = turns(&mut scheduler);
-    assert_eq!(begun[1].0.seq(), SeqNo(100));
-    assert_eq!(begun.len(), 9, "as many of a rule as its concurrency");
+    let started = turns(&mut scheduler);
+    assert_eq!(started[1].0.seq(), SeqNo(100));
+    assert_eq!(started.len(), 9, "as many of a rule as its concurrency");
 }
 
 #[test]
-fn events_beyond_the_limits_are_numbers_and_none_is_lost_or_overtakes() {
+fn events_beyond_the_limits_are_numbers_and_keep_their_order() {
     let options = RuleOptions { rule: "a".into(), concurrency: Some(16), ..RuleOptions::default() };
     let mut scheduler = scheduler(Settings { rules: vec![Arc::new(options)], ..Settings::default() });
     let minions = REACTOR_QUEUES_MAX as u64 + 500;
@@ -129,20 +129,20 @@ fn events_beyond_the_limits_are_numbers_and_none_is_lost_or_overtakes() {
     let (mut in_memory, mut of_first, mut last) = (0, 0, HashMap::new());
     let mut count = 0;
     loop {
-        let begun = turns(&mut scheduler);
-        if begun.is_empty() {
+        let started = turns(&mut scheduler);
+        if started.is_empty() {
             break;
         }
-        for (item, place) in begun {
+        for (item, slot) in started {
             let seq = item.seq().0;
             let minion = minion_of(seq);
-            if matches!(item, Item::Task(_)) {
+            if matches!(item, QueueItem::Task(_)) {
                 in_memory += 1;
                 of_first += usize::from(minion == 0);
             }
             assert!(last.insert(minion, seq).is_none_or(|last| last < seq), "{seq} of {minion}");
             count += 1;
-            scheduler.done(&place);
+            scheduler.done(&slot);
         }
     }
     assert_eq!((count, scheduler.waiting()), (most, 0));
@@ -151,70 +151,72 @@ fn events_beyond_the_limits_are_numbers_and_none_is_lost_or_overtakes() {
 }
 
 #[test]
-fn a_rule_whose_runners_wait_begins_no_more_of_them_than_the_master_s_queue_takes() {
+fn a_rule_starts_no_more_waiting_runners_than_the_master_s_queue_allows() {
     let runners = RunnerLimits { threads: 2, waiting: Some(3) };
     let mut scheduler = scheduler(Settings { runners, ..Settings::default() });
     for seq in 0..20 {
         scheduler.put(task(seq, "a", &format!("web{seq}")));
     }
     let (mut under_way, mut waiting) = (Vec::new(), 0);
-    while let NextAction::Run(item, place) = scheduler.next(Micros(NOW)) {
+    while let NextAction::Run(item, slot) = scheduler.next(Micros(NOW)) {
         assert!(under_way.len() + waiting < 20, "it never ends");
-        if scheduler.runners.take(&place.rules, None) {
-            under_way.push(place);
+        if scheduler.runners.take(&slot.rules, None) {
+            under_way.push(slot);
         } else {
-            scheduler.await_runner(rendered(item), &place);
+            scheduler.await_runner(rendered(item), &slot);
             waiting += 1;
         }
     }
     assert_eq!((under_way.len(), waiting), (1, 3), "one of two is left to other rules");
     scheduler.put(task(20, "b", "web1"));
-    let NextAction::Run(item, place) = scheduler.next(Micros(NOW)) else { panic!("other rules wait, too") };
-    assert!(item.seq() == SeqNo(20) && scheduler.runners.take(&place.rules, None));
-    // A runner ends: the first of those that wait for one goes on, and another one begins.
+    let NextAction::Run(item, slot) = scheduler.next(Micros(NOW)) else { panic!("other rules wait, too") };
+    assert!(item.seq() == SeqNo(20) && scheduler.runners.take(&slot.rules, None));
+    // After the end of a runner the first waiting item continues, and another one starts.
     let ended = under_way.remove(0);
     scheduler.runners.give_back(&ended.rules);
     scheduler.done(&ended);
-    scheduler.runners.give_back(&place.rules);
-    scheduler.done(&place);
-    let NextAction::Run(Item::Task(next), place) = scheduler.next(Micros(NOW)) else {
-        panic!("nothing goes on")
+    scheduler.runners.give_back(&slot.rules);
+    scheduler.done(&slot);
+    let NextAction::Run(QueueItem::Task(next), slot) = scheduler.next(Micros(NOW)) else {
+        panic!("no item continues")
     };
     assert!(next.event.seq == SeqNo(1) && next.progress.is_some());
-    assert!(scheduler.runners.take(&place.rules, None));
-    let NextAction::Run(Item::Task(next), _) = scheduler.next(Micros(NOW)) else { panic!("nothing begins") };
+    assert!(scheduler.runners.take(&slot.rules, None));
+    let NextAction::Run(QueueItem::Task(next), _) = scheduler.next(Micros(NOW)) else {
+        panic!("nothing begins")
+    };
     assert!(next.progress.is_none());
 }
 
 #[test]
-fn while_the_master_is_away_as_many_reactions_of_a_rule_begin_as_may_run_at_once() {
+fn at_most_concurrency_reactions_start_while_the_master_is_unreachable() {
     let mut scheduler = scheduler(Settings::default());
     for seq in 0..100 {
         scheduler.put(task(seq, "a", &format!("web{seq}")));
     }
-    scheduler.master_is_unreachable(true);
+    scheduler.set_master_unreachable(true);
     let at = Micros(NOW + SECOND);
     for _ in 0..3 {
-        for (item, place) in turns(&mut scheduler) {
-            scheduler.again(rendered(item), &place, at);
+        for (item, slot) in turns(&mut scheduler) {
+            scheduler.pause(rendered(item), &slot, at);
         }
     }
     assert_eq!(scheduler.next_at(), Some(at));
-    let NextAction::Run(item, place) = scheduler.next(at) else { panic!("it is tried again") };
+    let NextAction::Run(item, slot) = scheduler.next(at) else { panic!("it is tried again") };
     assert!(item.seq().0 < 8);
-    scheduler.again(item, &place, Micros(at.0 + SECOND));
-    scheduler.master_is_unreachable(false);
+    scheduler.pause(item, &slot, Micros(at.0 + SECOND));
+    scheduler.set_master_unreachable(false);
     let mut back = turns(&mut scheduler);
     assert_eq!(back.len(), 8);
-    for (_, place) in &back {
-        scheduler.done(place);
+    for (_, slot) in &back {
+        scheduler.done(slot);
     }
     back = turns(&mut scheduler);
     assert_eq!(seqs(&back), (8..16).collect::<Vec<_>>());
 }
 
 #[test]
-fn a_rate_keeps_its_rule_waiting_and_no_other_one() {
+fn a_rate_delays_only_its_own_rule() {
     let mut settings = super::load::rated(10);
     settings.rules.push(own("b", |_| {}));
     let mut scheduler = scheduler(settings);
@@ -223,21 +225,21 @@ fn a_rate_keeps_its_rule_waiting_and_no_other_one() {
     }
     let (mut gone, mut now) = (Vec::new(), NOW);
     while gone.len() < 5 {
-        while let NextAction::Run(item, place) = scheduler.next(Micros(now)) {
-            let Item::Task(task) = item else { panic!("few wait") };
+        while let NextAction::Run(item, slot) = scheduler.next(Micros(now)) {
+            let QueueItem::Task(task) = item else { panic!("few wait") };
             match scheduler.start(&task, Micros(now)) {
-                throttle::Start::Go => {
+                throttle::Admission::Now => {
                     gone.push((task.event.seq.0, (now - NOW) / SECOND));
-                    scheduler.done(&place);
+                    scheduler.done(&slot);
                 }
-                throttle::Start::At(at) => scheduler.throttle(Item::Task(task), &place, at),
+                throttle::Admission::At(at) => scheduler.throttle(QueueItem::Task(task), &slot, at),
                 other => panic!("{other:?}"),
             }
         }
         scheduler.put(task(9, "b", "web1"));
-        let NextAction::Run(item, place) = scheduler.next(Micros(now)) else { panic!("another rule waits") };
+        let NextAction::Run(item, slot) = scheduler.next(Micros(now)) else { panic!("another rule waits") };
         assert_eq!(item.seq(), SeqNo(9));
-        scheduler.done(&place);
+        scheduler.done(&slot);
         now = scheduler.next_at().map_or(now, |at| at.0);
     }
     assert_eq!(gone, [(0, 0), (1, 10), (2, 20), (3, 30), (4, 40)]);

@@ -1,6 +1,6 @@
 //! sled trees that detect missing rows.
 //!
-//! A truncated file of sled 0.34 opens without an error, but without the rows of the lost part (`docs/DECISIONS.md`). Each
+//! A truncated file of sled 0.34 opens without an error, but without the rows of the lost part (`docs/decisions/sled-0.34.md`). Each
 //! tree therefore has a row with the count of its other rows and the sum of their hashes, updated in the same atomic batch.
 //! Opening a tree verifies both.
 //!

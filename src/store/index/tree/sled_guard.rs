@@ -112,7 +112,7 @@ fn is_held(error: &std::io::Error) -> bool {
     error.to_string().contains("could not acquire lock")
 }
 
-/// Flushes a database and syncs its file: `flush` of sled 0.34 does not fsync (docs/DECISIONS.md).
+/// Flushes a database and syncs its file: `flush` of sled 0.34 does not fsync (docs/decisions/sled-0.34.md).
 pub fn flush_and_sync(db: &sled::Db, dir: &Path) -> Result<(), StoreError> {
     guarded(dir, || db.flush())?;
     let file = dir.join("db");

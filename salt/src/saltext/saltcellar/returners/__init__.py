@@ -1,1 +1,1 @@
-"""Modules that Salt's loader finds by way of the ``salt.loader`` entry point."""
+"""Modules that Salt's loader finds through the ``salt.loader`` entry point."""

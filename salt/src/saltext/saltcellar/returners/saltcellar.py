@@ -51,7 +51,7 @@ On a minion of another machine:
     # The directory of minion.pem, which signs batches. Default: Salt's own setting.
     saltcellar.pki_dir: /etc/salt/pki/minion
 
-Jobs are kept for Salt's own ``keep_jobs_seconds`` (24 hours; 0 is for ever), which the master's maintenance passes
+Jobs are kept for Salt's own ``keep_jobs_seconds`` (24 hours; 0 is forever), which the master's maintenance passes
 on. ``store.classes`` in the daemon's configuration overrides it, also by function.
 
 While the daemon is unreachable, jobs are published and run as usual: job ids are generated locally, and entries

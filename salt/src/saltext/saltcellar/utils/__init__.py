@@ -1,1 +1,1 @@
-"""Ordinary Python behind the returner: nothing here knows Salt's dunder globals."""
+"""Ordinary Python behind the returner, without Salt's dunder globals."""

@@ -2,7 +2,7 @@
 The client: every call of the returner, and the behaviour while the daemon is unreachable.
 
 * One connection per process and thread, opened when first needed. After a fork the child closes
-  its copy of the descriptor and opens a connection of its own.
+  its copy of the descriptor and opens a new connection.
 * A **write** that the daemon cannot accept now goes to the spool (``spool.py``) and counts as done.
   One that the daemon rejects permanently is counted there and logged. A write never raises.
 * A **read** returns a default instead, and logs it.
@@ -542,7 +542,7 @@ class Client:
         return bool(halves)
 
     def _refused(self, record, refusal):
-        """Count a permanently rejected record, and dead-letter it if it is too large, for inspection by a person."""
+        """Count a permanently rejected record, and dead-letter it if it is too large, for manual inspection."""
         self.spool.count(refusal.code, _entries_of(record))
         log_throttled(f"refusal {refusal.code}", "saltcellar: a spooled entry was not stored: %s", refusal)
         if refusal.code == "too_large":
@@ -635,7 +635,7 @@ def _take(path):
     """
     This thread's open connection, removed from the pool for the length of a call.
 
-    Removed, so that a signal handler that interrupts a call opens a connection of its own.
+    Removed, so that a signal handler that interrupts a call opens a new connection.
     """
     held = getattr(_pool, "held", {}).pop(path, None)
     if held is None:

@@ -2,7 +2,7 @@
 The extension's settings from Salt's configuration, and their defaults.
 
 Keys may be written flat (``saltcellar.socket: PATH``) or as a map (``saltcellar: {socket: PATH}``); the
-flat form wins. The environment variable ``SALTCELLAR_SOCKET`` wins over both.
+flat form has precedence. The environment variable ``SALTCELLAR_SOCKET`` overrides both.
 """
 
 import collections.abc

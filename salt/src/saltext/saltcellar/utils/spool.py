@@ -10,7 +10,7 @@ One directory, written by every Salt process of one user (and by root on their b
     u64 offset handed over so far, u64 end of the last good record, u32 failed attempts at the
     record at ``offset``, u32 crc32 of the former three.
 ``spool.dead-letter``
-    Records that the daemon kept failing on, in the same form, for inspection by a person.
+    Records that the daemon kept failing on, in the same form, for manual inspection.
 ``spool.counters``
     A JSON map of reasons to numbers of entries that were not stored.
 ``spool.handover``

@@ -1,4 +1,4 @@
-//! A call as both sides show it, and where two of them differ.
+//! A call of either reactor, and the comparison of two.
 
 use std::hash::{Hash as _, Hasher as _};
 
@@ -7,54 +7,54 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::reactor::dispatch::PUBLISH_KEYWORDS;
 use crate::sls::value::{Key, Map, Value};
 
-/// What Salt puts in the place of values that are too large for its bus.
+/// Salt's replacement for values that are too large for its bus.
 const TRIMMED: &str = "VALUE_TRIMMED";
 
-/// What this daemon puts in the place of secrets.
+/// This daemon's replacement for secrets.
 const REDACTED: &str = "[redacted]";
 
-/// A call.
+/// A call as far as it is known.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Act {
+pub struct ObservedCall {
     /// `local`, `runner`, `wheel` or `caller`.
     pub client: String,
     /// The function.
     pub fun: String,
-    /// The target, of a `local`; else null.
+    /// The target of a `local` call; else null.
     pub tgt: Value,
-    /// How it is spelled, of a `local`.
+    /// The target type of a `local` call.
     pub tgt_type: String,
-    /// Positional arguments, and behind them a mapping with those by keyword, if there are any; none if it cannot be seen.
+    /// Positional arguments, followed by a mapping of the keyword arguments if there are any; `None` if unknown.
     pub args: Option<Vec<Value>>,
-    /// `ret` and what is of use under `kwargs` of a job's load, if that can be seen.
+    /// `ret` and the effective part of `kwargs` of a job's load; `None` if unknown.
     pub load: Option<Map>,
-    /// Its ID in its file, if that can be seen.
+    /// Its ID in the file; empty if unknown.
     pub id: String,
-    /// Its file, if that can be seen.
+    /// The file; empty if unknown.
     pub sls: String,
 }
 
-/// Something in which two calls differ.
+/// A field in which two calls differ.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Difference {
-    /// What: `tgt`, `arg[0]`, `kwarg.mods`, `load.ret`, ...
+    /// The field: `tgt`, `arg[0]`, `kwarg.mods`, `load.ret`, ...
     pub field: String,
-    /// As we have it; none if it is not there.
+    /// Our value; `None` if absent.
     pub ours: Option<Value>,
-    /// As Salt has it.
+    /// Salt's value; `None` if absent.
     pub salts: Option<Value>,
 }
 
-/// Two calls, held against each other.
+/// The result of a comparison.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Compared {
-    /// In what they differ.
+    /// The fields that differ.
     pub differences: Vec<Difference>,
-    /// What cannot be seen of Salt's.
+    /// The fields of Salt's call that are unknown.
     pub unseen: Vec<String>,
 }
 
-impl Act {
+impl ObservedCall {
     /// A call of a runner, a wheel function or an execution function on the master.
     pub fn on_master(client: &str, fun: &str, args: Option<Vec<Value>>) -> Self {
         Self {
@@ -69,7 +69,7 @@ impl Act {
         }
     }
 
-    /// A job, from its load or from what the master fires of it.
+    /// A job, from its load or its `new` event.
     pub fn job(fun: &str, load: &Map) -> Self {
         let text = |key: &str| load.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
         let tgt_type = Some(text("tgt_type")).filter(|name| !name.is_empty());
@@ -83,15 +83,15 @@ impl Act {
         }
     }
 
-    /// What a load has that the event of its job has not.
+    /// Adds the fields that only the load of a job has.
     #[must_use]
     pub fn with_load(self, load: &Map) -> Self {
         let kwargs = load.get("kwargs").and_then(Value::as_map);
-        let said = |name: &str| {
+        let text = |name: &str| {
             let text = kwargs.and_then(|kwargs| kwargs.get(name)?.as_str());
             text.unwrap_or_default().to_owned()
         };
-        Self { load: Some(rest_of(load)), id: said("__id__"), sls: said("__sls__"), ..self }
+        Self { load: Some(rest_of(load)), id: text("__id__"), sls: text("__sls__"), ..self }
     }
 
     /// The target as text.
@@ -103,14 +103,14 @@ impl Act {
         }
     }
 
-    /// Some number of bytes that it takes, about.
+    /// Approximate size in bytes.
     pub fn weight(&self) -> usize {
         let args = self.args.iter().flatten().map(weight).sum::<usize>();
         let load = self.load.iter().flatten().map(|(key, value)| weight(&key.0) + weight(value));
         200 + args + load.sum::<usize>() + weight(&self.tgt)
     }
 
-    /// Equal for calls that are equal in what events show of them. The order of keywords does not count.
+    /// Hash of the fields that events show. The order of keywords does not matter.
     pub fn key(&self) -> u64 {
         let mut hasher = Xxh3::new();
         (self.client.as_str(), self.fun.as_str(), self.tgt_type.as_str()).hash(&mut hasher);
@@ -121,7 +121,7 @@ impl Act {
         hasher.finish()
     }
 
-    /// Holds it against one of Salt's.
+    /// Compares this call of ours with one of Salt's.
     pub fn compare(&self, salts: &Self) -> Compared {
         let mut found = Compared::default();
         let text = |text: &str| Some(Value::from(text));
@@ -143,7 +143,7 @@ impl Act {
         }
         match (&self.load, &salts.load) {
             (Some(ours), Some(theirs)) => found.map("load", ours, theirs),
-            (Some(_), None) => found.unseen.push("ret, metadata and the like".to_owned()),
+            (Some(_), None) => found.unseen.push("ret, metadata and similar fields".to_owned()),
             _ => {}
         }
         found
@@ -155,11 +155,11 @@ impl Compared {
         if ours == salts {
             return;
         }
-        let is_veiled = |value: &Value| matches!(value.as_str(), Some(TRIMMED | REDACTED));
-        if salts.as_ref().is_some_and(is_veiled) || ours.as_ref().is_some_and(is_veiled) {
+        let is_unknown = |value: &Value| matches!(value.as_str(), Some(TRIMMED | REDACTED));
+        if salts.as_ref().is_some_and(is_unknown) || ours.as_ref().is_some_and(is_unknown) {
             return self.unseen.push(field.to_owned());
         }
-        // Of large mappings what differs in them is told, not all of them.
+        // Large mappings are compared by key, for a short result.
         if let (Some(Value::Map(ours)), Some(Value::Map(salts))) = (&ours, &salts) {
             return self.map(field, ours, salts);
         }
@@ -175,7 +175,7 @@ impl Compared {
     }
 }
 
-/// A list of minions may come as text with commas.
+/// Converts a comma-separated list of minions.
 fn as_list(tgt: Value) -> Value {
     match tgt {
         Value::Str(text) => Value::List(text.split(',').map(|name| name.trim().into()).collect()),
@@ -183,7 +183,7 @@ fn as_list(tgt: Value) -> Value {
     }
 }
 
-/// Arguments of a job without the mark of its keywords.
+/// Removes the marker of keyword arguments from a job's arguments.
 fn unmarked(args: &[Value]) -> Vec<Value> {
     let one = |arg: &Value| match arg {
         Value::Map(map) if map.contains_key("__kwarg__") => {
@@ -195,8 +195,8 @@ fn unmarked(args: &[Value]) -> Vec<Value> {
     args.iter().map(one).collect()
 }
 
-/// Positional arguments, and a mapping at the end: those by keyword. What is meant by one of Salt's events that ends so cannot be
-/// told apart, so both sides are read alike.
+/// Splits off the mapping of keyword arguments. A last positional argument that is a mapping looks the same in Salt's events, so both sides
+/// are split alike.
 fn split(args: &[Value]) -> (&[Value], Map) {
     match args.split_last() {
         Some((Value::Map(words), args)) => (args, words.clone()),
@@ -204,7 +204,7 @@ fn split(args: &[Value]) -> (&[Value], Map) {
     }
 }
 
-/// Equal for equal values; the order of a mapping does not count.
+/// Hash of a value; the order of a mapping does not matter.
 fn digest(value: &Value) -> u64 {
     let mut hasher = Xxh3::new();
     match value {
@@ -238,7 +238,7 @@ fn weight(value: &Value) -> usize {
     size_of::<Value>() + inside
 }
 
-/// What else a load says that has an effect.
+/// The other fields of a load that have an effect.
 fn rest_of(load: &Map) -> Map {
     let mut rest = Map::new();
     let ret = load.get("ret").filter(|ret| ret.as_str() != Some("") && **ret != Value::Null);
