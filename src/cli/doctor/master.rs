@@ -404,7 +404,7 @@ fn helper(found: &mut Findings, context: &MasterContext<'_>) {
     let (true, Some(user)) = (is_its_reactor, master.configured_user()) else { return };
     match Account::switch(user, daemon.uid) {
         Ok(_) => {
-            found.add(CHECK, CheckResult::Ok, format!("Salt's Python runs as {user}, the master's user"))
+            found.add(CHECK, CheckResult::Ok, format!("Salt's Python runs as {user}, the master's user"));
         }
         Err(why) => found.add_with_advice(
             CHECK,
