@@ -531,7 +531,7 @@ mod tests {
         let mut seen = Vec::new();
         policy
             .event(tag, &body, Source::Bus, NOW, |entry, fingerprints| {
-                seen.push((entry.body.to_vec(), fingerprints))
+                seen.push((entry.body.to_vec(), fingerprints));
             })
             .unwrap();
         let entry = read_event(tag, &body, Source::Returner, NOW).entry;

@@ -149,7 +149,7 @@ impl Redactor {
             part.blocks = rule.builtin == Some(Builtin::PrivateKeys);
             match rule.builtin {
                 Some(Builtin::Passwords) => {
-                    parts.push(CompiledRule::new(n, &rule.scope, &globs(&PASSWORD_KEYS)))
+                    parts.push(CompiledRule::new(n, &rule.scope, &globs(&PASSWORD_KEYS)));
                 }
                 Some(Builtin::Pillar) => {
                     parts.push(CompiledRule::new(n, &rule.scope, &globs(&["pillar", "pillar_override"])));

@@ -253,7 +253,7 @@ fn keep_return(
         Entry { flags, fun: seen.fun.unwrap_or(""), retcode: seen.retcode.unwrap_or(0), body: load, ..made };
     ctx.check_size(&entry)?;
     ctx.policy.pass(&entry, Some(fingerprints(&entry, seen.answer)), |entry, fingerprints| {
-        to.push(entry, fingerprints)
+        to.push(entry, fingerprints);
     });
     Ok(jid)
 }

@@ -158,7 +158,7 @@ impl KnownNames {
             let word = run(rest, u8::is_ascii_alphanumeric);
             let to = part.bytes.len();
             let slot = |part: &mut Template, shift: usize, content| {
-                part.slots.push(Slot { at: to + shift, content })
+                part.slots.push(Slot { at: to + shift, content });
             };
             let (consumed, len) = if let Some(id) = self.minion(rest, begins) {
                 let (number, name) = id;
