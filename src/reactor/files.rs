@@ -16,7 +16,6 @@ use std::time::Instant;
 
 use indexmap::IndexMap;
 
-use super::functions;
 use super::pipe::{self, RendererSettings, Stage};
 use super::salt::Salt;
 use crate::clock::Clock;
@@ -24,7 +23,7 @@ use crate::config::python_glob::{glob, has_magic};
 use crate::config::salt_master::{Roots, SaltMaster};
 use crate::limits;
 use crate::model::{Glob, Location, Note, NoteLevel};
-use crate::sls::jinja::{Engine, Loaded, Loader, Prepared, Source};
+use crate::sls::jinja::{Engine, Prepared, Source};
 
 const LOGGER: &str = "salt.utils.reactor";
 
@@ -88,7 +87,7 @@ pub struct Template {
     pub notes: Vec<Note>,
     /// What the text was compiled to.
     pub(super) prepared: OnceLock<Prepared>,
-    /// Grains may be spoken of in it, or in what it imports.
+    /// Grains may be spoken of in it.
     pub(super) wants_grains: bool,
     not_native: OnceLock<Vec<String>>,
     settled: bool,
@@ -98,14 +97,14 @@ pub struct Template {
 pub(super) type Opened = Arc<Vec<(Found, Result<Arc<Template>, Unusable>)>>;
 
 impl Template {
-    /// What keeps the template from being compiled at all.
-    pub fn fault(&self, engine: &Engine, path: &str) -> Option<String> {
-        if let Some(note) = self.notes.iter().find(|note| note.level == NoteLevel::Error) {
-            return Some(note.message.clone());
-        }
-        let jinja = self.stages.first().is_some_and(|stage| stage.name == "jinja");
-        let source = Source { path, text: &self.text };
-        if jinja { engine.compile(&source).err().map(|error| error.to_string()) } else { None }
+    /// What keeps the template from being rendered at all.
+    pub fn fault(&self) -> Option<String> {
+        self.notes.iter().find(|note| note.level == NoteLevel::Error).map(|note| note.message.clone())
+    }
+
+    /// Whether its text is Jinja, which only Salt renders where it is not native.
+    pub fn needs_salt(&self) -> bool {
+        self.stages.iter().all(|stage| pipe::NATIVE.contains(&stage.name.as_str()))
     }
 
     /// What of it is not done natively, as far as that shows beforehand.
@@ -116,13 +115,9 @@ impl Template {
                 foreign.map(|stage| format!("renderer \"{}\"", stage.name)).collect();
             if found.is_empty() && self.stages.iter().any(|stage| stage.name == "jinja") {
                 let source = Source { path, text: &self.text };
-                found.extend(
-                    engine
-                        .check(&source)
-                        .into_iter()
-                        .filter(|what| !functions::is_named(&what.what))
-                        .map(|what| format!("line {}: {}", what.line, what.what)),
-                );
+                found.extend(engine.check(&source).into_iter().map(|what| {
+                    if what.line == 0 { what.what } else { format!("line {}: {}", what.line, what.what) }
+                }));
             }
             found
         })
@@ -440,24 +435,9 @@ fn text_of(path: &Path) -> Result<String, String> {
         .map_err(|error| format!("not UTF-8 from byte {}", error.utf8_error().valid_up_to()))
 }
 
-/// Whether a text speaks of grains, or takes other files in, which may.
+/// Whether a text speaks of grains.
 pub(super) fn wants_grains(text: &str) -> bool {
-    ["grains", "import", "include", "extends"].iter().any(|word| text.contains(word))
-}
-
-/// Imports of templates: always of environment `base`, wherever the importing file lies.
-pub(super) struct BaseFiles<'a> {
-    pub(super) settings: &'a FileSettings,
-    pub(super) salt: &'a dyn Salt,
-}
-
-impl Loader for BaseFiles<'_> {
-    fn load(&self, name: &str) -> Result<Option<Loaded>, String> {
-        let found = self.settings.look(name, "base", self.salt);
-        let Some(source) = found.map_err(|why| format!("{name}: {why}"))? else { return Ok(None) };
-        let text = text_of(&source).map_err(|error| format!("{}: {error}", source.display()))?;
-        Ok(Some(Loaded { path: source.to_string_lossy().into_owned(), text: text.into() }))
-    }
+    text.contains("grains")
 }
 
 #[cfg(test)]

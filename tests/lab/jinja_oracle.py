@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Render templates through an installed Salt's reactor and write down what it gives.
 
-usage: python jinja_oracle.py FILE        renew the answers in FILE (tests/data/jinja-3008.3.jsonl), in place
+usage: python jinja_oracle.py FILE        renew the answers in FILE (tests/data/jinja-3008.3.jsonl, tests/data/sls/realistic.jsonl), in place
        python jinja_oracle.py FILE -      the same, to standard output
 
-Each line of FILE is a mapping: `t` is the template, `files` what it may import, `opts` options of the master; Salt adds `text`,
+Each line of FILE is a mapping: `name` is what it is about, `t` is the template, `files` what it may import, `opts` options of the master; Salt adds `text`,
 or nothing where it fails. The first line has the event's `data`. To add a case, append a line with `t` alone.
 """
 import copy
@@ -73,7 +73,7 @@ class Oracle:
         for name in paths:
             os.unlink(name)
         shutil.rmtree(self.root + "/var/cache/salt/master/files", ignore_errors=True)
-        row = {key: case[key] for key in ("t", "files", "opts") if case.get(key)}
+        row = {key: case[key] for key in ("name", "t", "files", "opts") if case.get(key)}
         if self.text is not None:
             row["text"] = self.text.replace(self.root, "${ROOT}")
         return row

@@ -71,14 +71,6 @@ pub(crate) fn len(text: &str) -> usize {
     if text.is_ascii() { text.len() } else { text.chars().count() }
 }
 
-/// The byte where a character begins; the end for one beyond.
-pub(crate) fn byte_of(text: &str, place: usize) -> usize {
-    if text.is_ascii() {
-        return place.min(text.len());
-    }
-    text.char_indices().nth(place).map_or(text.len(), |(i, _)| i)
-}
-
 /// The character at a byte: its place.
 pub(crate) fn place_of(text: &str, byte: usize) -> usize {
     text.get(..byte).map_or(0, len)
@@ -210,50 +202,6 @@ pub(crate) fn title(text: &str) -> String {
     out
 }
 
-/// `str.swapcase`
-pub(crate) fn swapcase(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        if c.is_uppercase() {
-            out.extend(c.to_lowercase());
-        } else {
-            out.extend(c.to_uppercase());
-        }
-    }
-    out
-}
-
-/// `str.casefold`, for what `lower` does not fold.
-pub(crate) fn casefold(text: &str) -> String {
-    text.to_lowercase()
-        .replace('ß', "ss")
-        .replace('ς', "σ")
-        .replace('ſ', "s")
-        .replace('ﬁ', "fi")
-        .replace('ﬂ', "fl")
-}
-
-/// `str.istitle`
-pub(crate) fn is_titled(text: &str) -> bool {
-    let (mut cased, mut before) = (false, false);
-    for c in text.chars() {
-        if c.is_uppercase() || is_title(c) {
-            if before {
-                return false;
-            }
-            (cased, before) = (true, true);
-        } else if c.is_lowercase() {
-            if !before {
-                return false;
-            }
-            cased = true;
-        } else {
-            before = false;
-        }
-    }
-    cased
-}
-
 /// `str.islower`
 pub(crate) fn is_lower(text: &str) -> bool {
     text.chars().any(char::is_lowercase) && !text.chars().any(|c| c.is_uppercase() || is_title(c))
@@ -262,47 +210,4 @@ pub(crate) fn is_lower(text: &str) -> bool {
 /// `str.isupper`
 pub(crate) fn is_upper(text: &str) -> bool {
     text.chars().any(char::is_uppercase) && !text.chars().any(|c| c.is_lowercase() || is_title(c))
-}
-
-/// Whether every character of a text that has some is such a one.
-pub(crate) fn all(text: &str, is: impl FnMut(char) -> bool) -> bool {
-    !text.is_empty() && text.chars().all(is)
-}
-
-/// `str.isdigit` of one character: also superscripts.
-pub(crate) fn is_digit(c: char) -> bool {
-    decimal(c).is_some()
-        || matches!(u32::from(c), 0xb2 | 0xb3 | 0xb9 | 0x2070 | 0x2074..=0x2079 | 0x2080..=0x2089 | 0x2460..=0x2468)
-}
-
-/// The zeros of the scripts; nine digits follow each.
-const ZEROS: [u32; 31] = [
-    0x660, 0x6f0, 0x7c0, 0x966, 0x9e6, 0xa66, 0xae6, 0xb66, 0xbe6, 0xc66, 0xce6, 0xd66, 0xde6, 0xe50, 0xed0,
-    0xf20, 0x1040, 0x1090, 0x17e0, 0x1810, 0x1946, 0x19d0, 0x1a80, 0x1a90, 0x1b50, 0x1bb0, 0x1c40, 0x1c50,
-    0xa620, 0xa8d0, 0xff10,
-];
-
-/// The value of a decimal digit of any script.
-pub(crate) fn decimal(c: char) -> Option<u32> {
-    if c.is_ascii() {
-        return c.to_digit(10);
-    }
-    let code = u32::from(c);
-    ZEROS.iter().find(|zero| (**zero..**zero + 10).contains(&code)).map(|zero| code - zero)
-}
-
-/// Text as `markupsafe.escape` writes it.
-pub(crate) fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '\'' => out.push_str("&#39;"),
-            '"' => out.push_str("&#34;"),
-            c => out.push(c),
-        }
-    }
-    out
 }

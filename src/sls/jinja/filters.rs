@@ -1,0 +1,600 @@
+//! Filters and tests that templates name, for the types where they are plain.
+
+use std::cell::RefCell;
+use std::cmp::Ordering;
+use std::collections::HashMap;
+
+use minijinja::Value;
+use regex::bytes::{Regex, RegexBuilder};
+
+use super::budget;
+use super::call::{Args, method, replace};
+use super::ops;
+use super::value::{Kind, Obj, Res, View, kind, lazy, list, member, salt, text};
+use crate::sls::python;
+
+/// Filters that the gate lets through.
+pub(crate) const FILTERS: [&str; 32] = [
+    "abs",
+    "capitalize",
+    "count",
+    "d",
+    "default",
+    "dictsort",
+    "first",
+    "float",
+    "indent",
+    "int",
+    "items",
+    "join",
+    "json",
+    "last",
+    "length",
+    "list",
+    "lower",
+    "map",
+    "max",
+    "min",
+    "reject",
+    "rejectattr",
+    "replace",
+    "select",
+    "selectattr",
+    "sort",
+    "string",
+    "sum",
+    "title",
+    "tojson",
+    "trim",
+    "upper",
+];
+/// More of them: what Salt adds.
+pub(crate) const SALT_FILTERS: [&str; 4] = ["yaml", "yaml_dquote", "yaml_encode", "yaml_squote"];
+
+/// Filters that give what Jinja makes only while it is walked.
+pub(crate) const LAZY: [&str; 6] = ["items", "map", "reject", "rejectattr", "select", "selectattr"];
+
+/// Filters that walk at once what they are given.
+pub(crate) const WALKING: [&str; 7] = ["first", "join", "list", "max", "min", "sort", "sum"];
+
+/// Tests that the gate lets through, and how many arguments they take.
+pub(crate) const TESTS: [(&str, usize); 29] = [
+    ("boolean", 0),
+    ("defined", 0),
+    ("divisibleby", 1),
+    ("eq", 1),
+    ("equalto", 1),
+    ("even", 0),
+    ("false", 0),
+    ("float", 0),
+    ("ge", 1),
+    ("greaterthan", 1),
+    ("gt", 1),
+    ("in", 1),
+    ("integer", 0),
+    ("iterable", 0),
+    ("le", 1),
+    ("lessthan", 1),
+    ("list", 0),
+    ("lt", 1),
+    ("mapping", 0),
+    ("match", 1),
+    ("ne", 1),
+    ("none", 0),
+    ("number", 0),
+    ("odd", 0),
+    ("sequence", 0),
+    ("string", 0),
+    ("true", 0),
+    ("undefined", 0),
+    ("sameas", 1),
+];
+
+fn size(value: usize) -> Value {
+    Value::from(i64::try_from(value).unwrap_or(i64::MAX))
+}
+
+fn truth(value: &Value) -> Res<bool> {
+    if value.is_undefined() { salt("an undefined value") } else { Ok(value.is_true()) }
+}
+
+/// `value|name(..)`
+pub(crate) fn apply(name: &str, value: &Value, args: &Args<'_>) -> Res<Value> {
+    budget::spend(1)?;
+    if name == "default" || name == "d" {
+        let [otherwise, falsy] = args.bind(["default_value", "boolean"])?;
+        let falsy = falsy.map_or(Ok(false), truth)?;
+        let missing = value.is_undefined() || (falsy && !value.is_true());
+        return Ok(if missing {
+            otherwise.cloned().unwrap_or_else(|| Value::from(""))
+        } else {
+            value.clone()
+        });
+    }
+    if matches!(kind(value), Kind::Undefined | Kind::Markup(_)) {
+        return salt("a filter of an undefined value or of JSON text");
+    }
+    match name {
+        "json" | "tojson" => {
+            args.bind::<0>([])?;
+            let mut out = String::new();
+            ops::json(value, name == "json", name == "tojson", 0, &mut out)?;
+            if name == "json" {
+                budget::charge(out.len())?;
+                return Ok(Value::from_safe_string(out));
+            }
+            text(
+                out.replace('<', "\\u003c")
+                    .replace('>', "\\u003e")
+                    .replace('&', "\\u0026")
+                    .replace('\'', "\\u0027"),
+            )
+        }
+        "yaml_dquote" | "yaml_squote" | "yaml_encode" => {
+            args.bind::<0>([])?;
+            quoted(name, value)
+        }
+        "yaml" => {
+            args.bind::<0>([])?;
+            let mut out = String::new();
+            yaml(value, 0, &mut out)?;
+            text(out)
+        }
+        "length" | "count" => {
+            args.bind::<0>([])?;
+            ops::length(value).map(size)
+        }
+        "lower" | "upper" | "capitalize" | "title" => {
+            if name == "title" {
+                return salt("the filter \"title\"");
+            }
+            let of = Value::from(ops::string(value)?);
+            method(&of, name, args)
+        }
+        "trim" => {
+            let of = Value::from(ops::string(value)?);
+            method(&of, "strip", args)
+        }
+        "string" => {
+            args.bind::<0>([])?;
+            text(ops::string(value)?)
+        }
+        "replace" => {
+            let [old, new] = args.bind(["old", "new"])?;
+            let (Some(old), Some(new)) = (old, new) else { return salt("a replacement without arguments") };
+            replace(&ops::string(value)?, &ops::string(old)?, &ops::string(new)?, -1)
+        }
+        "indent" => indent(value, args),
+        "int" | "float" | "abs" => number(name, value, args),
+        "list" => {
+            args.bind::<0>([])?;
+            let items = ops::items(value)?;
+            items.iter().try_for_each(|item| member(item, None))?;
+            Ok(list(items))
+        }
+        "items" => {
+            args.bind::<0>([])?;
+            match value.downcast_object_ref::<Obj>() {
+                Some(object @ Obj::Dict(_)) => Ok(lazy(object.seen(View::Items)?)),
+                _ => salt("the items of what is no mapping"),
+            }
+        }
+        "first" | "last" => {
+            args.bind::<0>([])?;
+            match (name, kind(value)) {
+                (_, Kind::Str(_) | Kind::List(_) | Kind::Tuple(_))
+                | ("first", Kind::Lazy(_) | Kind::View(..) | Kind::Dict(_)) => {
+                    let items = ops::items(value)?;
+                    let found = if name == "first" { items.first() } else { items.last() };
+                    Ok(found.cloned().unwrap_or(Value::UNDEFINED))
+                }
+                _ => salt("the end of what is no sequence"),
+            }
+        }
+        "sort" => sort(value, args),
+        "dictsort" => {
+            args.bind::<0>([])?;
+            let Some(object @ Obj::Dict(_)) = value.downcast_object_ref::<Obj>() else {
+                return salt("a sort of what is no mapping");
+            };
+            let pairs = object.seen(View::Items)?;
+            let mut keyed = pairs
+                .into_iter()
+                .map(|pair| match kind(&ops::item(&pair, &Value::from(0))?) {
+                    Kind::Str(key) if key.is_ascii() => Ok((key.to_ascii_lowercase(), pair)),
+                    _ => salt("a sort of rare keys"),
+                })
+                .collect::<Res<Vec<_>>>()?;
+            keyed.sort_by(|(a, _), (b, _)| a.cmp(b));
+            Ok(list(keyed.into_iter().map(|(_, pair)| pair).collect()))
+        }
+        "join" => {
+            let [by] = args.bind(["d"])?;
+            let by = by.map_or_else(|| Ok(String::new()), ops::string)?;
+            let parts = ops::items(value)?;
+            if parts.iter().any(|part| matches!(kind(part), Kind::Markup(_))) {
+                return salt("a join of JSON text");
+            }
+            let parts = parts.iter().map(ops::string).collect::<Res<Vec<_>>>()?;
+            budget::charge(parts.len() * by.len())?;
+            text(parts.join(&by))
+        }
+        "sum" | "min" | "max" => {
+            args.bind::<0>([])?;
+            let items = ops::items(value)?;
+            let mut best: Option<Value> = if name == "sum" { Some(Value::from(0)) } else { None };
+            for item in items {
+                if !matches!(kind(&item), Kind::Int(_)) {
+                    return salt(format!("{name:?} of what are no integers"));
+                }
+                best = Some(match best {
+                    None => item,
+                    Some(best) if name == "sum" => ops::arithmetic('+', &best, &item)?,
+                    Some(best) => {
+                        let wanted = if name == "min" { Ordering::Less } else { Ordering::Greater };
+                        if ops::order(&item, &best)? == Some(wanted) { item } else { best }
+                    }
+                });
+            }
+            best.map_or_else(|| salt("the extreme of nothing"), Ok)
+        }
+        "map" => map(value, args),
+        "select" | "reject" | "selectattr" | "rejectattr" => select(name, value, args),
+        _ => salt(format!("the filter {name:?}")),
+    }
+}
+
+/// The attribute of an item: names and places with dots between.
+fn attribute(item: &Value, path: &Value) -> Res<Value> {
+    match kind(path) {
+        Kind::Int(_) => ops::item(item, path),
+        Kind::Str(path) => {
+            let mut found = item.clone();
+            for part in path.split('.') {
+                let part = part.parse::<i64>().map_or_else(|_| Value::from(part), Value::from);
+                if found.is_undefined() {
+                    return salt("an attribute of an undefined value");
+                }
+                found = ops::item(&found, &part)?;
+            }
+            Ok(found)
+        }
+        _ => salt("an attribute that is no text"),
+    }
+}
+
+fn map(value: &Value, args: &Args<'_>) -> Res<Value> {
+    let items = ops::items(value)?;
+    let each = |item: &Value| match (args.pos, args.named.as_slice()) {
+        ([], [("attribute", path)]) => attribute(item, path),
+        ([name], []) => {
+            let Some(
+                name @ ("lower" | "upper" | "capitalize" | "trim" | "string" | "int" | "length" | "first"
+                | "last"),
+            ) = name.as_str()
+            else {
+                return salt("this `map`");
+            };
+            apply(name, item, &Args { pos: &[], named: Vec::new() })
+        }
+        _ => salt("this `map`"),
+    };
+    let mapped = items.iter().map(each).collect::<Res<Vec<_>>>()?;
+    mapped.iter().try_for_each(|item| member(item, None))?;
+    Ok(lazy(mapped))
+}
+
+fn select(name: &str, value: &Value, args: &Args<'_>) -> Res<Value> {
+    if !args.named.is_empty() {
+        return salt("this selection");
+    }
+    let (path, args) = match (name.ends_with("attr"), args.pos) {
+        (true, [path, rest @ ..]) => (Some(path), rest),
+        (false, rest) => (None, rest),
+        _ => return salt("a selection without an attribute"),
+    };
+    let wanted = name.starts_with("select");
+    let mut kept = Vec::new();
+    for item in ops::items(value)? {
+        let tested = match path {
+            Some(path) => attribute(&item, path)?,
+            None => item.clone(),
+        };
+        let passed = match args {
+            [] => truth(&tested)?,
+            [name, rest @ ..] => match name.as_str() {
+                Some(name) if TESTS.contains(&(name, rest.len())) => test(name, &tested, rest)?,
+                _ => return salt("a selection by this test"),
+            },
+        };
+        if passed == wanted {
+            kept.push(item);
+        }
+    }
+    Ok(lazy(kept))
+}
+
+fn sort(value: &Value, args: &Args<'_>) -> Res<Value> {
+    let [reverse, case_sensitive, path] = args.bind(["reverse", "case_sensitive", "attribute"])?;
+    let (reverse, case_sensitive) =
+        (reverse.map_or(Ok(false), truth)?, case_sensitive.map_or(Ok(false), truth)?);
+    let keyed = ops::items(value)?
+        .into_iter()
+        .map(|item| {
+            member(&item, None)?;
+            let key = path.map_or_else(|| Ok(item.clone()), |path| attribute(&item, path))?;
+            let key = match kind(&key) {
+                Kind::Str(text) if case_sensitive => Value::from(text),
+                Kind::Str(text) if text.is_ascii() => Value::from(text.to_ascii_lowercase()),
+                Kind::Int(i) => Value::from(i),
+                _ => return salt("a sort of what is neither text nor integer"),
+            };
+            Ok((key, item))
+        })
+        .collect::<Res<Vec<_>>>()?;
+    let is_text = |key: &Value| key.as_str().is_some();
+    if keyed.windows(2).any(|pair| matches!(pair, [(a, _), (b, _)] if is_text(a) != is_text(b))) {
+        return salt("a sort of text among numbers");
+    }
+    let mut keyed = keyed;
+    budget::spend(keyed.len() * 8)?;
+    let order = |a: &Value, b: &Value| match (a.as_str(), b.as_str()) {
+        (Some(a), Some(b)) => a.cmp(b),
+        _ => a.as_i64().cmp(&b.as_i64()),
+    };
+    keyed.sort_by(|(a, _), (b, _)| if reverse { order(b, a) } else { order(a, b) });
+    Ok(list(keyed.into_iter().map(|(_, item)| item).collect()))
+}
+
+fn indent(value: &Value, args: &Args<'_>) -> Res<Value> {
+    let [width, first] = args.bind(["width", "first"])?;
+    let Kind::Str(of) = kind(value) else { return salt("an indentation of what is no text") };
+    let width = match width.map(kind) {
+        None => 4,
+        Some(Kind::Int(width)) => usize::try_from(width).unwrap_or(0),
+        _ => return salt("an indentation by what is no integer"),
+    };
+    let lines: Vec<&str> = of.lines().collect();
+    if python::text::lines(of, false) != lines || of.contains('\r') {
+        return salt("an indentation of text with rare line breaks");
+    }
+    budget::charge(width.saturating_mul(lines.len() + 1))?;
+    let pad = " ".repeat(width);
+    let mut out = if first.map_or(Ok(false), truth)? { pad.clone() } else { String::new() };
+    for (n, line) in lines.iter().enumerate() {
+        if n > 0 {
+            out.push('\n');
+            if !line.is_empty() {
+                out.push_str(&pad);
+            }
+        }
+        out.push_str(line);
+    }
+    if of.ends_with('\n') {
+        out.push('\n');
+    }
+    text(out)
+}
+
+fn number(name: &str, value: &Value, args: &Args<'_>) -> Res<Value> {
+    args.bind::<0>([])?;
+    let whole = |text: &str| {
+        let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+        !digits.is_empty() && digits.len() <= 15 && digits.bytes().all(|b| b.is_ascii_digit())
+    };
+    match (name, kind(value)) {
+        ("int" | "abs", Kind::Int(i)) if name == "int" || i >= 0 => Ok(Value::from(i)),
+        ("abs", Kind::Int(_)) => ops::negative(value),
+        ("int", Kind::Bool(b)) => Ok(Value::from(i64::from(b))),
+        ("int", Kind::None) => Ok(Value::from(0)),
+        ("float", Kind::Int(_) | Kind::Float(_)) => {
+            ops::number(value).map_or_else(|| salt("a large integer"), |f| Ok(Value::from(f)))
+        }
+        ("int", Kind::Str(of)) => {
+            if whole(of) {
+                return Ok(Value::from(of.trim_start_matches('+').parse::<i64>().unwrap_or(0)));
+            }
+            // Not what Python reads as infinite or no number.
+            let starts = of.bytes().next().is_some_and(|b| b.is_ascii_alphabetic() && !b"iInN".contains(&b));
+            if starts { Ok(Value::from(0)) } else { salt("a number written in a rare way") }
+        }
+        _ => salt(format!("the filter {name:?} of this type")),
+    }
+}
+
+fn is_printable(text: &str) -> bool {
+    text.bytes().all(|b| (b' '..=b'~').contains(&b))
+}
+
+fn quoted(name: &str, value: &Value) -> Res<Value> {
+    let of = match (name, kind(value)) {
+        ("yaml_encode", Kind::Int(_)) => return text(ops::string(value)?),
+        ("yaml_encode", Kind::Bool(b)) => return Ok(Value::from(if b { "true" } else { "false" })),
+        ("yaml_encode", Kind::None) => return Ok(Value::from("null")),
+        (_, Kind::Str(text)) => text,
+        _ => return salt("a quotation of what is no text"),
+    };
+    if !is_printable(of) {
+        return salt("a quotation of characters outside ASCII");
+    }
+    text(if name == "yaml_squote" {
+        format!("'{}'", of.replace('\'', "''"))
+    } else {
+        format!("\"{}\"", of.replace('\\', "\\\\").replace('"', "\\\""))
+    })
+}
+
+/// YAML in flow style, on one line: of words and numbers alone, for what is longer is broken into lines and what is not a word is quoted.
+fn yaml(value: &Value, depth: usize, out: &mut String) -> Res<()> {
+    budget::depth(depth)?;
+    budget::spend(1)?;
+    match kind(value) {
+        Kind::None if depth > 0 => out.push_str("null"),
+        Kind::Bool(b) if depth > 0 => out.push_str(if b { "true" } else { "false" }),
+        Kind::Int(i) if depth > 0 => out.push_str(&i.to_string()),
+        Kind::Str(text) if depth > 0 => yaml_word(text, out)?,
+        Kind::List(items) => {
+            let items = items.lock().clone();
+            out.push('[');
+            for (n, item) in items.iter().enumerate() {
+                if n > 0 {
+                    out.push_str(", ");
+                }
+                if item.as_object().is_some() {
+                    return salt("YAML of nested collections, which may be shared");
+                }
+                yaml(item, depth + 1, out)?;
+            }
+            out.push(']');
+        }
+        Kind::Dict(_) => {
+            let pairs = ops::items(&apply("dictsort", value, &Args { pos: &[], named: Vec::new() })?)?;
+            let mut names = Vec::new();
+            out.push('{');
+            for (n, pair) in pairs.iter().enumerate() {
+                if n > 0 {
+                    out.push_str(", ");
+                }
+                let (name, item) = (ops::item(pair, &Value::from(0))?, ops::item(pair, &Value::from(1))?);
+                let name = name.as_str().unwrap_or_default().to_owned();
+                if item.as_object().is_some() {
+                    return salt("YAML of nested collections, which may be shared");
+                }
+                yaml_word(&name, out)?;
+                out.push_str(": ");
+                yaml(&item, depth + 1, out)?;
+                names.push(name);
+            }
+            out.push('}');
+            if !names.is_sorted() {
+                return salt("YAML with names in upper and lower case");
+            }
+        }
+        _ => return salt("YAML of this type"),
+    }
+    if out.len() > 70 { salt("YAML of more than a line") } else { Ok(()) }
+}
+
+/// A word that no YAML takes for anything else.
+fn yaml_word(word: &str, out: &mut String) -> Res<()> {
+    let is_word = word.starts_with(|c: char| c.is_ascii_alphabetic())
+        && word.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b));
+    let reserved = ["y", "n", "yes", "no", "on", "off", "true", "false", "null"];
+    if !is_word || reserved.contains(&word.to_ascii_lowercase().as_str()) {
+        return salt("YAML of text that is not a word");
+    }
+    out.push_str(word);
+    Ok(())
+}
+
+/// `value is name(..)`
+pub(crate) fn test(name: &str, value: &Value, args: &[Value]) -> Res<bool> {
+    budget::spend(1)?;
+    let of = kind(value);
+    match name {
+        "defined" => return Ok(!value.is_undefined()),
+        "undefined" => return Ok(value.is_undefined()),
+        _ => {}
+    }
+    if matches!(of, Kind::Undefined | Kind::Markup(_) | Kind::Other | Kind::Lazy(_)) {
+        return salt(format!("the test {name:?} of a rare type"));
+    }
+    let other = || args.first().map_or_else(|| salt("a test without an argument"), Ok);
+    let order = || ops::order(value, other()?);
+    Ok(match name {
+        "none" => matches!(of, Kind::None),
+        "boolean" => matches!(of, Kind::Bool(_)),
+        "true" => matches!(of, Kind::Bool(true)),
+        "false" => matches!(of, Kind::Bool(false)),
+        "integer" => matches!(of, Kind::Int(_)),
+        "float" => matches!(of, Kind::Float(_)),
+        "number" => matches!(of, Kind::Int(_) | Kind::Float(_) | Kind::Bool(_)),
+        "string" => matches!(of, Kind::Str(_)),
+        "mapping" => matches!(of, Kind::Dict(_)),
+        "list" => matches!(of, Kind::List(_)),
+        "sequence" | "iterable" => match of {
+            Kind::Str(_) | Kind::List(_) | Kind::Tuple(_) | Kind::Dict(_) => true,
+            Kind::None | Kind::Bool(_) | Kind::Int(_) | Kind::Float(_) => false,
+            _ => return salt(format!("the test {name:?} of a rare type")),
+        },
+        "odd" | "even" => match of {
+            Kind::Int(i) => (i % 2 != 0) == (name == "odd"),
+            _ => return salt(format!("the test {name:?} of what is no integer")),
+        },
+        "divisibleby" => match kind(&ops::arithmetic('%', value, other()?)?) {
+            Kind::Int(rest) => rest == 0,
+            _ => return salt("a division of what are no integers"),
+        },
+        "eq" | "equalto" => ops::equal(value, other()?, 0)?,
+        "ne" => !ops::equal(value, other()?, 0)?,
+        "in" => ops::contains(other()?, value)?,
+        "gt" | "greaterthan" => order()? == Some(Ordering::Greater),
+        "lt" | "lessthan" => order()? == Some(Ordering::Less),
+        "ge" => matches!(order()?, Some(Ordering::Greater | Ordering::Equal)),
+        "le" => matches!(order()?, Some(Ordering::Less | Ordering::Equal)),
+        "match" => match (of, kind(other()?)) {
+            (Kind::Str(text), Kind::Str(pattern)) => matches_start(text, pattern)?,
+            _ => return salt("a match of what is no text"),
+        },
+        _ => return salt(format!("the test {name:?}")),
+    })
+}
+
+thread_local! {
+    static PATTERNS: RefCell<HashMap<String, Regex>> = RefCell::default();
+}
+
+/// `re.match`, for patterns that mean the same everywhere.
+fn matches_start(text: &str, pattern: &str) -> Res<bool> {
+    if !is_printable(text) || !is_common(pattern) {
+        return salt("a pattern that Python may read in its own way");
+    }
+    budget::spend(1 + text.len() / 8)?;
+    PATTERNS.with_borrow_mut(|patterns| {
+        if let Some(regex) = patterns.get(pattern) {
+            return Ok(regex.is_match(text.as_bytes()));
+        }
+        let anchored = format!("^(?:{pattern})");
+        let Ok(regex) = RegexBuilder::new(&anchored).unicode(false).size_limit(1 << 18).build() else {
+            return salt("a pattern that is not read natively");
+        };
+        if patterns.len() >= 64 {
+            patterns.clear();
+        }
+        let is_match = regex.is_match(text.as_bytes());
+        patterns.insert(pattern.to_owned(), regex);
+        Ok(is_match)
+    })
+}
+
+/// Text, dots, plain classes, groups and single quantifiers.
+fn is_common(pattern: &str) -> bool {
+    if ["[]", "[^]", "(?"].iter().any(|rare| pattern.contains(rare)) {
+        return false;
+    }
+    let (mut chars, mut in_class, mut before) = (pattern.chars().peekable(), false, '(');
+    while let Some(c) = chars.next() {
+        let next = chars.peek().copied().unwrap_or(' ');
+        let common = match c {
+            '\\' => chars.next().is_some_and(|c| "dDwWsS.-/()[]+*?^$|".contains(c)),
+            '[' => !std::mem::replace(&mut in_class, true),
+            ']' => std::mem::replace(&mut in_class, false),
+            '&' | '~' | '|' | '-' if in_class => next != c,
+            // `*?` is lazy everywhere; `*+` is not the same everywhere.
+            '*' | '+' | '?' if !in_class => {
+                !"(|*+?^$".contains(before) || (c == '?' && "*+?".contains(before))
+            }
+            '{' | '}' => false,
+            c => c.is_ascii(),
+        };
+        if !common {
+            return false;
+        }
+        before = match c {
+            '?' if "*+?".contains(before) => '^',
+            '\\' => 'x',
+            c => c,
+        };
+    }
+    !in_class
+}

@@ -1,0 +1,726 @@
+//! What of a template is surely rendered as Salt does: its syntax tree is built anew out of what is known here, and the rest refused.
+//!
+//! Lexing, scopes, `if`, `for`, `set`, `with`, `and`, `or`, `not` and output are left to the engine. Every operator, look-up, call and
+//! literal becomes a filter of ours ([`super::engine`]), which has Python's meaning for plain types.
+//!
+//! The parser reads a little more, and a little else, than Jinja does: [`lexical`] refuses that before.
+
+use std::collections::HashSet;
+
+use minijinja::Value;
+use minijinja::machinery::ast::{self, BinOpKind, CallArg, Expr, Spanned, Stmt, UnaryOpKind};
+use minijinja::machinery::{Span, Token, tokenize};
+use minijinja::syntax::SyntaxConfig;
+
+use super::call::METHODS;
+use super::engine::NotNative;
+use super::filters::{FILTERS, LAZY, SALT_FILTERS, TESTS, WALKING};
+use super::ops;
+use crate::limits;
+
+/// Names that every template is given. There are more in Salt.
+const GIVEN: [&str; 6] = ["data", "grains", "opts", "pillar", "saltenv", "tag"];
+
+/// More names that Salt or Jinja give: a template that sets one is Salt's.
+const RESERVED: [&str; 29] = [
+    "caller",
+    "context",
+    "cycler",
+    "dict",
+    "env",
+    "ifelse",
+    "joiner",
+    "kwargs",
+    "lipsum",
+    "loop",
+    "namespace",
+    "odict",
+    "proxy",
+    "raise",
+    "range",
+    "renderers",
+    "salt",
+    "self",
+    "show_full_context",
+    "slscolonpath",
+    "sls",
+    "slsdotpath",
+    "slspath",
+    "sls_path",
+    "super",
+    "tpldir",
+    "tpldot",
+    "tplfile",
+    "varargs",
+];
+
+/// What of the loop variable is known.
+const LOOP: [&str; 7] = ["first", "index", "index0", "last", "length", "revindex", "revindex0"];
+
+/// A template that passed.
+pub(crate) struct Passed<'s> {
+    pub(crate) tree: Stmt<'s>,
+    /// It may change the event's data.
+    pub(crate) mutates: bool,
+}
+
+/// The tree to run, or what is not native, by line.
+pub(crate) fn pass<'s>(
+    path: &'s str,
+    text: &'s str,
+    syntax: &SyntaxConfig,
+    functions: &[String],
+) -> Result<Passed<'s>, Vec<NotNative>> {
+    let tokens = lexical(text, syntax).map_err(|refused| vec![refused])?;
+    let tree =
+        minijinja::machinery::parse(text, path, syntax.clone()).map_err(|error| vec![unread(&error)])?;
+    let mut gate = Gate {
+        functions,
+        names: tokens.assigned,
+        mutates: tokens.mutates,
+        in_loop: false,
+        breaks: false,
+        refused: Vec::new(),
+    };
+    let Stmt::Template(template) = &tree else {
+        return Err(vec![NotNative { line: 0, what: "a template".to_owned() }]);
+    };
+    let children = gate.body(&template.children);
+    if gate.refused.is_empty() {
+        let tree = Stmt::Template(Spanned::new(ast::Template { children }, template.span()));
+        Ok(Passed { tree, mutates: gate.mutates })
+    } else {
+        Err(gate.refused)
+    }
+}
+
+/// What the parser does not read; Jinja may.
+fn unread(error: &minijinja::Error) -> NotNative {
+    let line = error.line().and_then(|line| u32::try_from(line).ok()).unwrap_or(0);
+    NotNative { line, what: format!("this syntax ({})", error.detail().unwrap_or("unknown")) }
+}
+
+/// What the tokens tell.
+struct Tokens<'s> {
+    /// Names that are set somewhere.
+    assigned: HashSet<&'s str>,
+    mutates: bool,
+}
+
+/// Refuses spellings that the parser reads otherwise than Jinja.
+fn lexical<'s>(text: &'s str, syntax: &SyntaxConfig) -> Result<Tokens<'s>, NotNative> {
+    let line_at = |byte: usize| {
+        let before = text.as_bytes().get(..byte).unwrap_or_default();
+        u32::try_from(before.iter().filter(|b| **b == b'\n').count() + 1).unwrap_or(0)
+    };
+    let refuse = |byte: usize, what: &str| Err(NotNative { line: line_at(byte), what: what.to_owned() });
+    let rare = |c: char| (c.is_control() && c != '\n' && c != '\t') || (!c.is_ascii() && c.is_whitespace());
+    if let Some(byte) = text.find(rare) {
+        return refuse(byte, "white space or control characters outside ASCII");
+    }
+    if let Some(byte) = text.find("+}}") {
+        return refuse(byte, "`+}}`");
+    }
+    for (byte, _) in text.match_indices("{%") {
+        let tag = text.get(byte..).unwrap_or_default();
+        let word = tag.trim_start_matches("{%").trim_start_matches(['-', '+']).trim_start();
+        let is_raw = word.starts_with("raw") || word.starts_with("endraw");
+        let plain = (tag.starts_with("{% raw %}") || tag.starts_with("{% endraw %}"))
+            && !syntax.trim_blocks()
+            && !syntax.lstrip_blocks();
+        if is_raw && !plain {
+            return refuse(byte, "this spelling of a raw block");
+        }
+    }
+    let mut tokens = Tokens { assigned: HashSet::new(), mutates: false };
+    let (mut nested, mut elifs) = (0, 0);
+    let mut before = Token::BlockEnd;
+    let mut at_start = false;
+    // In `for`, `set` and `with`: names up to here are set.
+    let mut setting = false;
+    let mut with = false;
+    for token in tokenize(text, false, syntax.clone()) {
+        let (token, span) = token.map_err(|error| unread(&error))?;
+        let (start, end) = (span.start_offset as usize, span.end_offset as usize);
+        let spelled = text.get(start..end).unwrap_or_default();
+        let rest = text.get(end..).unwrap_or_default();
+        match &token {
+            Token::BlockStart | Token::VariableStart => nested = 0,
+            Token::Comma | Token::Colon | Token::TemplateData(_) => {}
+            _ => nested += 1,
+        }
+        if nested > limits::JINJA_TAG_TOKENS_MAX {
+            return refuse(start, "a tag this long");
+        }
+        match &token {
+            Token::Ident(name) => {
+                if name.starts_with("__") {
+                    return refuse(start, "a name that begins with two underscores");
+                }
+                if at_start {
+                    setting = ["for", "set", "with"].contains(name);
+                    with = *name == "with";
+                    elifs += u32::from(*name == "elif");
+                    if elifs > 100 {
+                        return refuse(start, "this many `elif`");
+                    }
+                } else if setting && *name == "in" {
+                    setting = false;
+                } else if setting && !matches!(before, Token::Dot) {
+                    tokens.assigned.insert(name);
+                }
+                let is_mutator = METHODS.iter().any(|(method, mutates)| method == name && *mutates);
+                tokens.mutates |= matches!(before, Token::Dot) && is_mutator;
+            }
+            Token::Assign => {
+                if matches!(before, Token::ParenClose) && !setting {
+                    return refuse(start, "`)=`");
+                }
+                setting = false;
+            }
+            Token::Comma if with => setting = true,
+            Token::BlockEnd => (setting, with) = (false, false),
+            Token::Int(_) | Token::Int128(_) | Token::Float(_) => {
+                let (whole, fraction) = spelled.split_once('.').unwrap_or((spelled, "0"));
+                let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+                let plain = digits(whole) && digits(fraction) && (whole == "0" || !whole.starts_with('0'));
+                let ends = !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_' || c == '.');
+                if !plain || !ends || matches!(before, Token::Dot) || whole.len() + fraction.len() > 15 {
+                    return refuse(start, "this spelling of a number");
+                }
+            }
+            Token::Str(_) | Token::String(_) => {
+                let mut chars = spelled.chars();
+                while let Some(c) = chars.next() {
+                    if c == '\\' && !chars.next().is_some_and(|c| "\\'\"nt".contains(c)) {
+                        return refuse(start, "this escape in a text");
+                    }
+                }
+            }
+            _ => {}
+        }
+        at_start = matches!(token, Token::BlockStart);
+        before = token;
+    }
+    Ok(tokens)
+}
+
+struct Gate<'s, 'f> {
+    functions: &'f [String],
+    /// Names that are set somewhere in the file.
+    names: HashSet<&'s str>,
+    mutates: bool,
+    /// Within the body of a loop, where `loop` is its variable.
+    in_loop: bool,
+    /// `break` and `continue` lead out of nothing but loops and conditions.
+    breaks: bool,
+    refused: Vec<NotNative>,
+}
+
+fn constant<'s>(value: impl Into<Value>, span: Span) -> Expr<'s> {
+    Expr::Const(Spanned::new(ast::Const { value: value.into() }, span))
+}
+
+fn filter<'s>(name: &'static str, of: Expr<'s>, args: Vec<Expr<'s>>, span: Span) -> Expr<'s> {
+    let args = args.into_iter().map(CallArg::Pos).collect();
+    Expr::Filter(Spanned::new(ast::Filter { name, expr: Some(of), args }, span))
+}
+
+fn emit<'s>(expr: Expr<'s>, span: Span) -> Stmt<'s> {
+    Stmt::EmitExpr(Spanned::new(ast::EmitExpr { expr }, span))
+}
+
+fn scoped<'s>(assignments: Vec<(Expr<'s>, Expr<'s>)>, body: Vec<Stmt<'s>>, span: Span) -> Stmt<'s> {
+    Stmt::WithBlock(Spanned::new(ast::WithBlock { assignments, body }, span))
+}
+
+/// Whether Jinja's compiler may work a value out beforehand.
+fn is_constant(expr: &Expr<'_>) -> bool {
+    match expr {
+        Expr::Const(_) => true,
+        Expr::List(list) => list.items.iter().all(is_constant),
+        Expr::Tuple(tuple) => tuple.items.iter().all(is_constant),
+        Expr::Map(map) => map.keys.iter().chain(&map.values).all(is_constant),
+        Expr::UnaryOp(op) => is_constant(&op.expr),
+        Expr::BinOp(op) => is_constant(&op.left) && is_constant(&op.right),
+        Expr::Filter(filter) => filter.expr.as_ref().is_none_or(is_constant),
+        Expr::Test(test) => is_constant(&test.expr),
+        Expr::IfExpr(choice) => is_constant(&choice.true_expr) || is_constant(&choice.test_expr),
+        _ => false,
+    }
+}
+
+/// `salt['module.function']`, `salt.module.function`
+fn salt_function(expr: &Expr<'_>) -> Option<String> {
+    let is_salt = |expr: &Expr<'_>| matches!(expr, Expr::Var(name) if name.id == "salt");
+    match expr {
+        Expr::GetItem(item) if is_salt(&item.expr) => match &item.subscript_expr {
+            Expr::Const(name) => name.value.as_str().map(str::to_owned),
+            _ => None,
+        },
+        Expr::GetAttr(function) => match &function.expr {
+            Expr::GetAttr(module) if is_salt(&module.expr) => {
+                Some(format!("{}.{}", module.name, function.name))
+            }
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+impl<'s> Gate<'s, '_> {
+    fn refuse(&mut self, what: impl Into<String>, span: Span) -> Expr<'s> {
+        let refused = NotNative { line: u32::from(span.start_line), what: what.into() };
+        if !self.refused.contains(&refused) {
+            self.refused.push(refused);
+        }
+        constant((), span)
+    }
+
+    fn body(&mut self, body: &[Stmt<'s>]) -> Vec<Stmt<'s>> {
+        body.iter().filter_map(|stmt| self.stmt(stmt)).collect()
+    }
+
+    /// A body that `break` does not lead out of.
+    fn closed(&mut self, body: &[Stmt<'s>]) -> Vec<Stmt<'s>> {
+        let breaks = std::mem::replace(&mut self.breaks, false);
+        let body = self.body(body);
+        self.breaks = breaks;
+        body
+    }
+
+    fn stmt(&mut self, stmt: &Stmt<'s>) -> Option<Stmt<'s>> {
+        Some(match stmt {
+            Stmt::EmitRaw(raw) => Stmt::EmitRaw(Spanned::new(ast::EmitRaw { raw: raw.raw }, raw.span())),
+            Stmt::EmitExpr(printed) => {
+                let expr = match &printed.expr {
+                    // Nothing is printed where there is no `else`.
+                    Expr::IfExpr(choice) if choice.false_expr.is_none() => {
+                        self.choice(choice, Some(constant("", choice.span())))
+                    }
+                    expr => self.expr(expr),
+                };
+                emit(expr, printed.span())
+            }
+            Stmt::ForLoop(for_loop) => self.for_loop(for_loop),
+            Stmt::IfCond(cond) => {
+                let expr = self.expr(&cond.expr);
+                let (true_body, false_body) = (self.body(&cond.true_body), self.body(&cond.false_body));
+                Stmt::IfCond(Spanned::new(ast::IfCond { expr, true_body, false_body }, cond.span()))
+            }
+            Stmt::WithBlock(with) => {
+                let targets: Vec<_> =
+                    with.assignments.iter().map(|(target, _)| self.target(target)).collect();
+                let mut values: Vec<_> = with.assignments.iter().map(|(_, value)| self.expr(value)).collect();
+                let body = self.closed(&with.body);
+                let span = with.span();
+                // All values are those of outside, also of names that are set before.
+                let assignments = if targets.len() > 1 {
+                    if with.assignments.iter().any(|(target, _)| !matches!(target, Expr::Var(_))) {
+                        self.refuse("`with` of several names at once", span);
+                    }
+                    let all = filter("__tuple", constant((), span), std::mem::take(&mut values), span);
+                    vec![(Expr::List(Spanned::new(ast::List { items: targets }, span)), all)]
+                } else {
+                    targets.into_iter().zip(values).collect()
+                };
+                scoped(assignments, body, span)
+            }
+            Stmt::Set(set) => self.set(set),
+            Stmt::SetBlock(set) => {
+                if set.filter.is_some() || !matches!(set.target, Expr::Var(_)) {
+                    self.refuse("a filter or several names of a `set` block", set.span());
+                }
+                let target = self.target(&set.target);
+                let body = vec![scoped(Vec::new(), self.closed(&set.body), set.span())];
+                Stmt::SetBlock(Spanned::new(ast::SetBlock { target, filter: None, body }, set.span()))
+            }
+            Stmt::Do(done) => {
+                let call = self.call(&done.call);
+                emit(filter("__void", call, Vec::new(), done.span()), done.span())
+            }
+            Stmt::Break(leave) => {
+                if !self.breaks {
+                    self.refuse("this `break`", leave.span());
+                }
+                Stmt::Break(Spanned::new(ast::Break, leave.span()))
+            }
+            Stmt::Continue(go_on) => {
+                if !self.breaks {
+                    self.refuse("this `continue`", go_on.span());
+                }
+                Stmt::Continue(Spanned::new(ast::Continue, go_on.span()))
+            }
+            Stmt::FilterBlock(block) => {
+                self.refuse("a `filter` block", block.span());
+                return None;
+            }
+            Stmt::AutoEscape(block) => {
+                self.refuse("`autoescape`", block.span());
+                return None;
+            }
+            Stmt::Template(_) => return None,
+        })
+    }
+
+    fn for_loop(&mut self, for_loop: &Spanned<ast::ForLoop<'s>>) -> Stmt<'s> {
+        let span = for_loop.span();
+        if for_loop.recursive {
+            self.refuse("a recursive loop", span);
+        }
+        let iter = self.value(&for_loop.iter, !self.mutates);
+        let iter = filter("__iter", iter, Vec::new(), span);
+        let target = self.target(&for_loop.target);
+        let before = (std::mem::replace(&mut self.in_loop, false), self.breaks);
+        let filter_expr = for_loop.filter_expr.as_ref().map(|filter| {
+            if self.mutates {
+                self.refuse("a loop with `if` where values are changed", span);
+            }
+            let mut targets = HashSet::new();
+            collect_names(&for_loop.target, &mut targets);
+            let mut named = HashSet::new();
+            collect_names(filter, &mut named);
+            if named.iter().any(|name| !targets.contains(name) && !GIVEN.contains(name)) {
+                self.refuse("a loop with `if` by what the template sets", span);
+            }
+            self.expr(filter)
+        });
+        (self.in_loop, self.breaks) = (true, for_loop.else_body.is_empty());
+        let mut body = self.body(&for_loop.body);
+        (self.in_loop, self.breaks) = (false, false);
+        let else_body = self.body(&for_loop.else_body);
+        (self.in_loop, self.breaks) = before;
+        // The text of each round is charged.
+        let bytes: usize = for_loop.body.iter().map(raw_bytes).sum();
+        if bytes > 0 {
+            let size = constant(i64::try_from(bytes).unwrap_or(i64::MAX), span);
+            body.insert(0, emit(filter("__charge", size, Vec::new(), span), span));
+        }
+        let else_body =
+            if else_body.is_empty() { else_body } else { vec![scoped(Vec::new(), else_body, span)] };
+        let (recursive, rebuilt) = (false, span);
+        Stmt::ForLoop(Spanned::new(
+            ast::ForLoop { target, iter, filter_expr, recursive, body, else_body },
+            rebuilt,
+        ))
+    }
+
+    fn set(&mut self, set: &Spanned<ast::Set<'s>>) -> Stmt<'s> {
+        let span = set.span();
+        let expr = match &set.expr {
+            Expr::Call(call) if matches!(&call.expr, Expr::Var(name) if name.id == "namespace") => {
+                let args = self.args(&call.args, span);
+                filter("__namespace", constant((), span), args, span)
+            }
+            expr => self.expr(expr),
+        };
+        match &set.target {
+            Expr::GetAttr(member) => {
+                let of = self.expr(&member.expr);
+                if !matches!(member.expr, Expr::Var(_)) || ops::is_attribute(member.name) {
+                    self.refuse("`set` of this attribute", span);
+                }
+                emit(filter("__set_member", of, vec![constant(member.name, span), expr], span), span)
+            }
+            target => {
+                let target = self.target(target);
+                Stmt::Set(Spanned::new(ast::Set { target, expr }, span))
+            }
+        }
+    }
+
+    /// What a loop, `set` or `with` sets: a name, or names side by side.
+    fn target(&mut self, target: &Expr<'s>) -> Expr<'s> {
+        match target {
+            Expr::Var(name) => {
+                if GIVEN.contains(&name.id) || RESERVED.contains(&name.id) || name.id == "tplpath" {
+                    return self.refuse(format!("a new value of {:?}", name.id), name.span());
+                }
+                Expr::Var(Spanned::new(ast::Var { id: name.id }, name.span()))
+            }
+            Expr::List(list) if list.items.len() > 1 => {
+                if !list.items.iter().all(|item| matches!(item, Expr::Var(_))) {
+                    self.refuse("nested names to set", list.span());
+                    return Expr::List(Spanned::new(ast::List { items: Vec::new() }, list.span()));
+                }
+                let items = list.items.iter().map(|item| self.target(item)).collect();
+                Expr::List(Spanned::new(ast::List { items }, list.span()))
+            }
+            other => self.refuse("this target of an assignment", other.span()),
+        }
+    }
+
+    fn choice(&mut self, choice: &Spanned<ast::IfExpr<'s>>, otherwise: Option<Expr<'s>>) -> Expr<'s> {
+        let span = choice.span();
+        let (test_expr, true_expr) = (self.expr(&choice.test_expr), self.expr(&choice.true_expr));
+        let false_expr = match (&choice.false_expr, otherwise) {
+            (Some(expr), _) => Some(self.expr(expr)),
+            (None, Some(expr)) => Some(expr),
+            (None, None) => Some(self.refuse("an `if` without `else` in an expression", span)),
+        };
+        Expr::IfExpr(Spanned::new(ast::IfExpr { test_expr, true_expr, false_expr }, span))
+    }
+
+    fn expr(&mut self, expr: &Expr<'s>) -> Expr<'s> {
+        self.value(expr, false)
+    }
+
+    /// An expression; `walked`: what is lazy in Jinja is walked at once.
+    fn value(&mut self, expr: &Expr<'s>, walked: bool) -> Expr<'s> {
+        let span = expr.span();
+        match expr {
+            Expr::Var(name) => {
+                if GIVEN.contains(&name.id) || (self.names.contains(name.id) && !RESERVED.contains(&name.id))
+                {
+                    return Expr::Var(Spanned::new(ast::Var { id: name.id }, span));
+                }
+                self.refuse(format!("the name {:?}", name.id), span)
+            }
+            Expr::Const(constant_) => {
+                let value = &constant_.value;
+                match (value.is_integer(), value.as_i64()) {
+                    (true, Some(i)) => constant(i, span),
+                    (true, None) => self.refuse("a large integer", span),
+                    (false, _) => constant(value.clone(), span),
+                }
+            }
+            Expr::Slice(slice) => {
+                if is_constant(&slice.expr) {
+                    return self.refuse("a slice of a constant", span);
+                }
+                let of = self.expr(&slice.expr);
+                let bounds = [&slice.start, &slice.stop, &slice.step];
+                let bounds = bounds
+                    .map(|bound| bound.as_ref().map_or_else(|| constant((), span), |bound| self.expr(bound)));
+                filter("__slice", of, bounds.into(), span)
+            }
+            Expr::UnaryOp(op) => {
+                let of = self.expr(&op.expr);
+                match op.op {
+                    UnaryOpKind::Not => {
+                        Expr::UnaryOp(Spanned::new(ast::UnaryOp { op: UnaryOpKind::Not, expr: of }, span))
+                    }
+                    UnaryOpKind::Neg => filter("__neg", of, Vec::new(), span),
+                }
+            }
+            Expr::BinOp(op) => self.operator(op),
+            Expr::Compare(_) => self.refuse("a chain of comparisons", span),
+            Expr::IfExpr(choice) => self.choice(choice, None),
+            Expr::Filter(named) => self.filter(named, walked),
+            Expr::Test(test) => {
+                if matches!(&test.expr, Expr::Test(_) | Expr::UnaryOp(_)) {
+                    return self.refuse("a test of a test or sign", span);
+                }
+                let of = self.expr(&test.expr);
+                let mut args = vec![constant(test.name, span)];
+                for arg in &test.args {
+                    match arg {
+                        CallArg::Pos(Expr::UnaryOp(_)) => args.push(self.refuse("a test by a sign", span)),
+                        CallArg::Pos(arg) => args.push(self.expr(arg)),
+                        _ => args.push(self.refuse("a test with named arguments", span)),
+                    }
+                }
+                if !TESTS.contains(&(test.name, test.args.len())) || test.name == "sameas" {
+                    return self.refuse(format!("test {:?}", test.name), span);
+                }
+                filter("__is", of, args, span)
+            }
+            Expr::GetAttr(attr) => {
+                if matches!(&attr.expr, Expr::Var(name) if name.id == "loop") {
+                    if !self.in_loop || !LOOP.contains(&attr.name) {
+                        return self.refuse(format!("`loop.{}` here", attr.name), span);
+                    }
+                    let expr = Expr::Var(Spanned::new(ast::Var { id: "loop" }, span));
+                    return Expr::GetAttr(Spanned::new(ast::GetAttr { expr, name: attr.name }, span));
+                }
+                if is_constant(&attr.expr) || ops::is_attribute(attr.name) {
+                    return self.refuse(format!("the attribute {:?}", attr.name), span);
+                }
+                let of = self.expr(&attr.expr);
+                filter("__attr", of, vec![constant(attr.name, span)], span)
+            }
+            Expr::GetItem(item) => {
+                if let Some(name) = salt_function(expr) {
+                    return self.refuse(format!("salt[{name:?}]"), span);
+                }
+                if is_constant(&item.expr) {
+                    return self.refuse("a look-up in a constant", span);
+                }
+                let of = self.expr(&item.expr);
+                let index = self.expr(&item.subscript_expr);
+                filter("__item", of, vec![index], span)
+            }
+            Expr::Call(call) => self.call(call),
+            Expr::List(list) => {
+                let items = list.items.iter().map(|item| self.expr(item)).collect();
+                filter("__list", constant((), span), items, span)
+            }
+            Expr::Tuple(tuple) => {
+                let items = tuple.items.iter().map(|item| self.expr(item)).collect();
+                filter("__tuple", constant((), span), items, span)
+            }
+            Expr::Map(map) => {
+                let pairs = map.keys.iter().zip(&map.values).flat_map(|(key, value)| [key, value]);
+                let pairs = pairs.map(|part| self.expr(part)).collect();
+                filter("__dict", constant((), span), pairs, span)
+            }
+        }
+    }
+
+    fn operator(&mut self, op: &Spanned<ast::BinOp<'s>>) -> Expr<'s> {
+        let span = op.span();
+        let (left, right) = (self.expr(&op.left), self.expr(&op.right));
+        let name = match op.op {
+            BinOpKind::ScAnd | BinOpKind::ScOr => {
+                return Expr::BinOp(Spanned::new(ast::BinOp { op: op.op, left, right }, span));
+            }
+            BinOpKind::Eq => "__eq",
+            BinOpKind::Ne => "__ne",
+            BinOpKind::Lt => "__lt",
+            BinOpKind::Lte => "__le",
+            BinOpKind::Gt => "__gt",
+            BinOpKind::Gte => "__ge",
+            BinOpKind::Add => "__add",
+            BinOpKind::Sub => "__sub",
+            BinOpKind::Mul => "__mul",
+            BinOpKind::Div => "__div",
+            BinOpKind::FloorDiv => "__floor",
+            BinOpKind::Rem => "__rem",
+            BinOpKind::Pow => return self.refuse("the operator `**`", span),
+            BinOpKind::Concat => "__concat",
+            BinOpKind::In => "__in",
+        };
+        filter(name, left, vec![right], span)
+    }
+
+    fn filter(&mut self, named: &Spanned<ast::Filter<'s>>, walked: bool) -> Expr<'s> {
+        let span = named.span();
+        let Some(name) = FILTERS.iter().chain(&SALT_FILTERS).find(|known| **known == named.name) else {
+            return self.refuse(format!("filter {:?}", named.name), span);
+        };
+        if LAZY.contains(name) && !walked {
+            return self.refuse(format!("what filter {name:?} gives, kept"), span);
+        }
+        let of = match &named.expr {
+            Some(of) => self.value(of, WALKING.contains(name) || LAZY.contains(name)),
+            None => self.refuse("a filter of nothing", span),
+        };
+        let mut args = self.args(&named.args, span);
+        args.insert(0, constant(*name, span));
+        filter("__filter", of, args, span)
+    }
+
+    fn call(&mut self, call: &Spanned<ast::Call<'s>>) -> Expr<'s> {
+        let span = call.span();
+        if let Some(name) = salt_function(&call.expr) {
+            if !self.functions.contains(&name) {
+                return self.refuse(format!("salt[{name:?}]"), span);
+            }
+            let mut args = self.args(&call.args, span);
+            args.insert(0, constant(name, span));
+            let salt = Expr::Var(Spanned::new(ast::Var { id: "salt" }, span));
+            return filter("__salt", salt, args, span);
+        }
+        match &call.expr {
+            Expr::Var(name) if name.id == "range" => {
+                let args = self.args(&call.args, span);
+                filter("__range", constant((), span), args, span)
+            }
+            Expr::GetAttr(attr) if matches!(&attr.expr, Expr::Var(name) if name.id == "salt" || name.id == "loop") => {
+                self.refuse(format!("a call of {:?}", attr.name), span)
+            }
+            Expr::GetAttr(attr) if METHODS.iter().any(|(method, _)| *method == attr.name) => {
+                let of = self.expr(&attr.expr);
+                let mut args = self.args(&call.args, span);
+                args.insert(0, constant(attr.name, span));
+                filter("__method", of, args, span)
+            }
+            Expr::GetAttr(attr) => self.refuse(format!("the method {:?}", attr.name), span),
+            Expr::Var(name) => self.refuse(format!("the function {:?}", name.id), span),
+            _ => self.refuse("this call", span),
+        }
+    }
+
+    /// Arguments: how many go by place, those, then names and values in turn.
+    fn args(&mut self, args: &[CallArg<'s>], span: Span) -> Vec<Expr<'s>> {
+        let (mut pos, mut named, mut names) = (Vec::new(), Vec::new(), HashSet::new());
+        for arg in args {
+            match arg {
+                CallArg::Pos(expr) => pos.push(self.expr(expr)),
+                CallArg::Kwarg(name, expr) => {
+                    if !names.insert(*name) {
+                        self.refuse(format!("the argument {name:?} twice"), span);
+                    }
+                    named.extend([constant(*name, span), self.expr(expr)]);
+                }
+                CallArg::PosSplat(_) | CallArg::KwargSplat(_) => {
+                    self.refuse("arguments from a list or mapping", span);
+                }
+            }
+        }
+        let mut all = vec![constant(i64::try_from(pos.len()).unwrap_or(i64::MAX), span)];
+        all.append(&mut pos);
+        all.append(&mut named);
+        all
+    }
+}
+
+/// Text that a body prints itself, loops within left out.
+fn raw_bytes(stmt: &Stmt<'_>) -> usize {
+    let all = |body: &[Stmt<'_>]| body.iter().map(raw_bytes).sum::<usize>();
+    match stmt {
+        Stmt::EmitRaw(raw) => raw.raw.len(),
+        Stmt::IfCond(cond) => all(&cond.true_body).max(all(&cond.false_body)),
+        Stmt::WithBlock(with) => all(&with.body),
+        Stmt::SetBlock(set) => all(&set.body),
+        Stmt::ForLoop(for_loop) => all(&for_loop.else_body),
+        _ => 0,
+    }
+}
+
+/// The names in an expression.
+fn collect_names<'s>(expr: &Expr<'s>, names: &mut HashSet<&'s str>) {
+    let mut of =
+        |exprs: &mut dyn Iterator<Item = &Expr<'s>>| exprs.for_each(|expr| collect_names(expr, names));
+    let args = |args: &[CallArg<'s>], names: &mut HashSet<&'s str>| {
+        for arg in args {
+            let (CallArg::Pos(expr)
+            | CallArg::Kwarg(_, expr)
+            | CallArg::PosSplat(expr)
+            | CallArg::KwargSplat(expr)) = arg;
+            collect_names(expr, names);
+        }
+    };
+    match expr {
+        Expr::Var(name) => drop(names.insert(name.id)),
+        Expr::Const(_) => {}
+        Expr::Slice(slice) => {
+            of(&mut [&slice.start, &slice.stop, &slice.step].into_iter().flatten().chain([&slice.expr]));
+        }
+        Expr::UnaryOp(op) => of(&mut std::iter::once(&op.expr)),
+        Expr::BinOp(op) => of(&mut [&op.left, &op.right].into_iter()),
+        Expr::Compare(compare) => {
+            of(&mut compare.ops.iter().map(|op| &op.expr).chain([&compare.expr]));
+        }
+        Expr::IfExpr(choice) => {
+            of(&mut [&choice.test_expr, &choice.true_expr].into_iter().chain(&choice.false_expr));
+        }
+        Expr::Filter(filter) => {
+            of(&mut filter.expr.iter());
+            args(&filter.args, names);
+        }
+        Expr::Test(test) => {
+            of(&mut std::iter::once(&test.expr));
+            args(&test.args, names);
+        }
+        Expr::GetAttr(attr) => of(&mut std::iter::once(&attr.expr)),
+        Expr::GetItem(item) => of(&mut [&item.expr, &item.subscript_expr].into_iter()),
+        Expr::Call(call) => {
+            of(&mut std::iter::once(&call.expr));
+            args(&call.args, names);
+        }
+        Expr::List(list) => of(&mut list.items.iter()),
+        Expr::Tuple(tuple) => of(&mut tuple.items.iter()),
+        Expr::Map(map) => of(&mut map.keys.iter().chain(&map.values)),
+    }
+}

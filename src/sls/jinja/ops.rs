@@ -1,0 +1,569 @@
+//! Python's operators, look-ups and printing, for the types where they are plain. Everything else is Salt's.
+
+use std::cmp::Ordering;
+use std::fmt::Write as _;
+
+use minijinja::Value;
+
+use super::budget;
+use super::value::{Access, Kind, Obj, Res, View, key, kind, list, salt, text, tuple};
+use crate::limits;
+use crate::sls::python;
+use crate::sls::value::{Key, Value as Plain};
+
+/// Up to here an integer is the same number as a float.
+const EXACT: u64 = 1 << 53;
+
+/// Whether Python finds an attribute of this name where a mapping is asked for it. Attributes of other types are Salt's anyway.
+pub(crate) fn is_attribute(name: &str) -> bool {
+    const ATTRIBUTES: [&str; 11] = [
+        "clear",
+        "copy",
+        "fromkeys",
+        "get",
+        "items",
+        "keys",
+        "pop",
+        "popitem",
+        "setdefault",
+        "update",
+        "values",
+    ];
+    name.starts_with("__") || ATTRIBUTES.contains(&name)
+}
+
+/// The number of a float or an integer that is the same as a float.
+pub(crate) fn number(value: &Value) -> Option<f64> {
+    match kind(value) {
+        Kind::Int(i) if i.unsigned_abs() <= EXACT => Some(i as f64),
+        Kind::Float(f) => Some(f),
+        _ => None,
+    }
+}
+
+fn of_mapping(value: &Value, name: &str) -> Res<Value> {
+    match kind(value) {
+        Kind::Dict(dict) => match dict.lock().get(name) {
+            Some(value) => Ok(value.clone()),
+            None if dict.access == Access::Partial => salt(format!("{name:?} of the grains or options")),
+            None if is_attribute(name) => salt(format!("the attribute {name:?}")),
+            None => Ok(Value::UNDEFINED),
+        },
+        _ => salt(format!("{name:?} of what is no mapping")),
+    }
+}
+
+/// `value.name`
+pub(crate) fn attr(value: &Value, name: &Value) -> Res<Value> {
+    let Kind::Str(name) = kind(name) else { return salt("an attribute") };
+    if is_attribute(name) {
+        return salt(format!("the attribute {name:?} without a call"));
+    }
+    if let Kind::Namespace(members) = kind(value)
+        && !name.starts_with('_')
+    {
+        let members = members.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let found = members.iter().find(|(known, _)| known == name);
+        return Ok(found.map_or(Value::UNDEFINED, |(_, value)| value.clone()));
+    }
+    of_mapping(value, name)
+}
+
+/// Where an index leads in so many items.
+pub(crate) fn place(index: i64, len: usize) -> Option<usize> {
+    let len = i64::try_from(len).ok()?;
+    let place = if index < 0 { index + len } else { index };
+    usize::try_from(place).ok().filter(|_| place < len)
+}
+
+/// `value[index]`
+pub(crate) fn item(value: &Value, index: &Value) -> Res<Value> {
+    match (kind(value), kind(index)) {
+        (_, Kind::Str(name)) => of_mapping(value, name),
+        (Kind::Dict(dict), Kind::Int(_) | Kind::Bool(_) | Kind::None) if dict.access != Access::Partial => {
+            Ok(dict.lock().get(&key(index)?).cloned().unwrap_or(Value::UNDEFINED))
+        }
+        (Kind::List(list), Kind::Int(index)) => {
+            let list = list.lock();
+            Ok(place(index, list.len())
+                .and_then(|place| list.get(place).cloned())
+                .unwrap_or(Value::UNDEFINED))
+        }
+        (Kind::Tuple(items), Kind::Int(index)) => Ok(place(index, items.len())
+            .and_then(|place| items.get(place).cloned())
+            .unwrap_or(Value::UNDEFINED)),
+        (Kind::Str(of), Kind::Int(index)) => {
+            budget::spend(of.len() / 64)?;
+            let at = place(index, python::text::len(of));
+            Ok(at.and_then(|at| of.chars().nth(at)).map_or(Value::UNDEFINED, |c| Value::from(c.to_string())))
+        }
+        _ => salt("this look-up"),
+    }
+}
+
+/// `value[start:stop:step]`
+pub(crate) fn slice(value: &Value, start: &Value, stop: &Value, step: &Value) -> Res<Value> {
+    let bound = |value: &Value| match kind(value) {
+        Kind::None => Ok(None),
+        Kind::Int(i) => Ok(Some(i)),
+        _ => salt("a slice by what is no integer"),
+    };
+    let (start, stop, step) = (bound(start)?, bound(stop)?, bound(step)?.unwrap_or(1));
+    let places = |len: usize| -> Res<Vec<usize>> {
+        budget::spend(len)?;
+        let len = i64::try_from(len).unwrap_or(i64::MAX);
+        // As `slice.indices`.
+        let (low, high) = if step < 0 { (-1, len - 1) } else { (0, len) };
+        let clip = |bound: i64| if bound < 0 { bound.saturating_add(len).max(low) } else { bound.min(high) };
+        let (start, stop) = if step < 0 {
+            (start.map_or(high, clip), stop.map_or(low, clip))
+        } else {
+            (start.map_or(low, clip), stop.map_or(high, clip))
+        };
+        let mut places = Vec::new();
+        let mut place = start;
+        while step != 0 && if step < 0 { place > stop } else { place < stop } {
+            places.extend(usize::try_from(place).ok());
+            place = place.saturating_add(step);
+        }
+        Ok(places)
+    };
+    if step == 0 {
+        return salt("a slice with step 0");
+    }
+    let of = |items: &[Value]| -> Res<Vec<Value>> {
+        Ok(places(items.len())?.into_iter().filter_map(|place| items.get(place).cloned()).collect())
+    };
+    match kind(value) {
+        Kind::Str(of) => {
+            let chars: Vec<char> = of.chars().collect();
+            text(places(chars.len())?.into_iter().filter_map(|place| chars.get(place)).collect())
+        }
+        Kind::List(items) => {
+            let items = items.lock().clone();
+            budget::charge(items.len() * 16)?;
+            Ok(list(of(&items)?))
+        }
+        Kind::Tuple(items) => Ok(tuple(of(items)?)),
+        _ => salt("a slice of what is neither text, list nor tuple"),
+    }
+}
+
+/// `==`
+pub(crate) fn equal(a: &Value, b: &Value, depth: usize) -> Res<bool> {
+    budget::depth(depth)?;
+    budget::spend(1)?;
+    Ok(match (kind(a), kind(b)) {
+        (
+            Kind::Undefined
+            | Kind::Other
+            | Kind::Markup(_)
+            | Kind::View(..)
+            | Kind::Range(..)
+            | Kind::Lazy(_),
+            _,
+        )
+        | (
+            _,
+            Kind::Undefined
+            | Kind::Other
+            | Kind::Markup(_)
+            | Kind::View(..)
+            | Kind::Range(..)
+            | Kind::Lazy(_),
+        )
+        | (Kind::Namespace(_), _)
+        | (_, Kind::Namespace(_)) => return salt("a comparison of rare types"),
+        (Kind::Str(a), Kind::Str(b)) => {
+            budget::spend(a.len() / 64)?;
+            a == b
+        }
+        (Kind::None, Kind::None) => true,
+        (Kind::List(a), Kind::List(b)) => {
+            let a = a.lock().clone();
+            let b = b.lock().clone();
+            equal_all(&a, &b, depth)?
+        }
+        (Kind::Tuple(a), Kind::Tuple(b)) => equal_all(a, b, depth)?,
+        (Kind::Dict(a), Kind::Dict(b)) => {
+            if a.access == Access::Partial || b.access == Access::Partial {
+                return salt("a comparison of all grains or options");
+            }
+            let a = a.lock().clone();
+            let b = b.lock().clone();
+            let mut same = a.len() == b.len();
+            for (key, value) in &a {
+                same = same
+                    && match b.get(key) {
+                        Some(other) => equal(value, other, depth + 1)?,
+                        None => false,
+                    };
+            }
+            same
+        }
+        (Kind::Bool(a), Kind::Bool(b)) => a == b,
+        (Kind::Int(a), Kind::Int(b)) => a == b,
+        (Kind::Bool(_) | Kind::Int(_) | Kind::Float(_), Kind::Bool(_) | Kind::Int(_) | Kind::Float(_)) => {
+            let of = |value: &Value| match kind(value) {
+                Kind::Bool(b) => Some(f64::from(u8::from(b))),
+                _ => number(value),
+            };
+            match (of(a), of(b)) {
+                (Some(a), Some(b)) => a == b,
+                _ => return salt("a comparison of a large integer with a float"),
+            }
+        }
+        _ => false,
+    })
+}
+
+fn equal_all(a: &[Value], b: &[Value], depth: usize) -> Res<bool> {
+    if a.len() != b.len() {
+        return Ok(false);
+    }
+    for (a, b) in a.iter().zip(b) {
+        // Python takes what is the same object for equal, even a nan.
+        if matches!((kind(a), kind(b)), (Kind::Float(a), Kind::Float(b)) if a.is_nan() && b.is_nan()) {
+            return salt("a comparison of nan in collections");
+        }
+        if !equal(a, b, depth + 1)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// The order of texts or numbers; none with a nan.
+pub(crate) fn order(a: &Value, b: &Value) -> Res<Option<Ordering>> {
+    budget::spend(1)?;
+    match (kind(a), kind(b)) {
+        (Kind::Str(a), Kind::Str(b)) => {
+            budget::spend(a.len() / 64)?;
+            Ok(Some(a.cmp(b)))
+        }
+        (Kind::Int(a), Kind::Int(b)) => Ok(Some(a.cmp(&b))),
+        _ => match (number(a), number(b)) {
+            (Some(a), Some(b)) => Ok(a.partial_cmp(&b)),
+            _ => salt("an order of what is neither text nor number"),
+        },
+    }
+}
+
+/// `value in within`
+pub(crate) fn contains(within: &Value, value: &Value) -> Res<bool> {
+    let any = |items: &[Value]| -> Res<bool> {
+        if matches!(kind(value), Kind::Float(f) if f.is_nan()) {
+            return salt("a nan in a collection");
+        }
+        for item in items {
+            if equal(item, value, 0)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    };
+    match (kind(within), kind(value)) {
+        (_, Kind::Undefined) => salt("an undefined value"),
+        (Kind::Str(text), Kind::Str(part)) => {
+            budget::spend(text.len() / 64)?;
+            Ok(text.contains(part))
+        }
+        (Kind::List(list), _) => {
+            let items = list.lock().clone();
+            any(&items)
+        }
+        (Kind::Tuple(items) | Kind::Lazy(items), _) => any(items),
+        (Kind::Dict(dict), _) => match dict.lock().contains_key(&key(value)?) {
+            false if dict.access == Access::Partial => salt("a key of the grains or options"),
+            found => Ok(found),
+        },
+        (Kind::View(View::Keys, of), _) => match &**of {
+            Obj::Dict(dict) => Ok(dict.lock().contains_key(&key(value)?)),
+            _ => salt("a view"),
+        },
+        (Kind::View(View::Values, of), _) => any(&of.seen(View::Values)?),
+        (Kind::Range(start, stop), Kind::Int(i)) => Ok((start..stop).contains(&i)),
+        _ => salt("this `in`"),
+    }
+}
+
+/// `a + b` and its like, by the name of the operator.
+pub(crate) fn arithmetic(op: char, a: &Value, b: &Value) -> Res<Value> {
+    let overflow = |result: Option<i64>| match result {
+        Some(i) => Ok(Value::from(i)),
+        None => salt("an integer of more than 64 bits"),
+    };
+    match (op, kind(a), kind(b)) {
+        ('+', Kind::Str(a), Kind::Str(b)) => text([a, b].concat()),
+        ('+', Kind::List(a), Kind::List(b)) => {
+            let a = a.lock().clone();
+            let b = b.lock().clone();
+            budget::charge((a.len() + b.len()) * 16)?;
+            Ok(list([a, b].concat()))
+        }
+        ('+', Kind::Tuple(a), Kind::Tuple(b)) => {
+            budget::charge((a.len() + b.len()) * 16)?;
+            Ok(tuple([a, b].concat()))
+        }
+        ('*', Kind::Str(a), Kind::Int(times)) | ('*', Kind::Int(times), Kind::Str(a)) => {
+            let times = usize::try_from(times).unwrap_or(0);
+            budget::charge(a.len().saturating_mul(times))?;
+            Ok(Value::from(a.repeat(times)))
+        }
+        ('*', Kind::List(items), Kind::Int(times)) => {
+            let items = items.lock().clone();
+            let times = usize::try_from(times).unwrap_or(0);
+            budget::charge(items.len().saturating_mul(times).saturating_mul(16))?;
+            Ok(list(std::iter::repeat_n(&items, times).flatten().cloned().collect()))
+        }
+        ('+', Kind::Int(a), Kind::Int(b)) => overflow(a.checked_add(b)),
+        ('-', Kind::Int(a), Kind::Int(b)) => overflow(a.checked_sub(b)),
+        ('*', Kind::Int(a), Kind::Int(b)) => overflow(a.checked_mul(b)),
+        ('#', Kind::Int(a), Kind::Int(b)) if b != 0 => {
+            let floor =
+                a.checked_div_euclid(b).map(|q| if b < 0 && a.rem_euclid(b) != 0 { q - 1 } else { q });
+            overflow(floor)
+        }
+        ('%', Kind::Int(a), Kind::Int(b)) if b != 0 => overflow(
+            a.checked_rem(b).map(|rest| if rest != 0 && (rest < 0) != (b < 0) { rest + b } else { rest }),
+        ),
+        (_, Kind::Int(_) | Kind::Float(_), Kind::Int(_) | Kind::Float(_)) => {
+            let (Some(a), Some(b)) = (number(a), number(b)) else {
+                return salt("a large integer and a float");
+            };
+            match op {
+                '+' => Ok(Value::from(a + b)),
+                '-' => Ok(Value::from(a - b)),
+                '*' => Ok(Value::from(a * b)),
+                '/' if b != 0.0 => Ok(Value::from(a / b)),
+                _ => salt("this division"),
+            }
+        }
+        _ => salt(format!(
+            "the operator `{}` between these types",
+            if op == '#' { "//".to_owned() } else { op.to_string() }
+        )),
+    }
+}
+
+/// `-value`
+pub(crate) fn negative(value: &Value) -> Res<Value> {
+    match kind(value) {
+        Kind::Int(i) => {
+            i.checked_neg().map_or_else(|| salt("an integer of more than 64 bits"), |i| Ok(Value::from(i)))
+        }
+        Kind::Float(f) => Ok(Value::from(-f)),
+        _ => salt("a sign before what is no number"),
+    }
+}
+
+/// `len(value)`
+pub(crate) fn length(value: &Value) -> Res<usize> {
+    match kind(value) {
+        Kind::Str(text) => Ok(python::text::len(text)),
+        Kind::List(_) | Kind::Tuple(_) | Kind::View(..) | Kind::Range(..) => Ok(value.len().unwrap_or(0)),
+        Kind::Dict(dict) if dict.access != Access::Partial => Ok(dict.lock().len()),
+        _ => salt("the length of what has none"),
+    }
+}
+
+/// What walking a value gives.
+pub(crate) fn items(value: &Value) -> Res<Vec<Value>> {
+    match kind(value) {
+        Kind::Str(text) => {
+            budget::charge(text.len() * 16)?;
+            budget::spend(text.len())?;
+            Ok(text.chars().map(|c| Value::from(c.to_string())).collect())
+        }
+        _ => match value.downcast_object_ref::<Obj>() {
+            Some(object) => {
+                let items = object.items()?;
+                budget::charge(items.len() * 16)?;
+                Ok(items)
+            }
+            None => salt("a loop over what is no list, mapping or text"),
+        },
+    }
+}
+
+/// `str(value)`
+pub(crate) fn string(value: &Value) -> Res<String> {
+    let mut out = String::new();
+    match kind(value) {
+        Kind::Str(text) | Kind::Markup(text) => out.push_str(text),
+        _ => repr(value, false, 0, &mut out)?,
+    }
+    budget::charge(out.len())?;
+    Ok(out)
+}
+
+/// What `{{ value }}` prints: mappings as Salt writes them.
+pub(crate) fn print(value: &Value) -> Res<String> {
+    let mut out = String::new();
+    match kind(value) {
+        Kind::Str(text) | Kind::Markup(text) => out.push_str(text),
+        _ => repr(value, true, 0, &mut out)?,
+    }
+    budget::charge(out.len())?;
+    Ok(out)
+}
+
+/// Whether every Python prints these characters as they are: newer ones know more of Unicode.
+fn is_plain(text: &str) -> bool {
+    text.is_ascii()
+        || text.chars().all(|c| {
+            matches!(u32::from(c),
+                0..=0x7f | 0xa1..=0xac | 0xae..=0x2af | 0x400..=0x52f | 0x3b1..=0x3c9 | 0x2010..=0x2027 | 0x20ac
+                | 0x2190..=0x21ff | 0x2500..=0x25ff | 0x3041..=0x3096 | 0x30a1..=0x30fa | 0x4e00..=0x9fa5
+                | 0xac00..=0xd7a3 | 0x1f300..=0x1f5ff | 0x1f600..=0x1f64f)
+        })
+}
+
+/// `repr(value)`; `of_salt`: as Salt prints it.
+fn repr(value: &Value, of_salt: bool, depth: usize, out: &mut String) -> Res<()> {
+    budget::depth(depth)?;
+    budget::spend(1)?;
+    let all = |items: &[Value], out: &mut String| -> Res<()> {
+        for (n, item) in items.iter().enumerate() {
+            if n > 0 {
+                out.push_str(", ");
+            }
+            repr(item, of_salt, depth + 1, out)?;
+        }
+        Ok(())
+    };
+    match kind(value) {
+        Kind::None => out.push_str("None"),
+        Kind::Bool(b) => out.push_str(if b { "True" } else { "False" }),
+        Kind::Int(i) => {
+            let _ = write!(out, "{i}");
+        }
+        Kind::Float(f) => python::write_float(f, out),
+        Kind::Str(text) => {
+            if !is_plain(text) {
+                return salt("rare characters in a printed value");
+            }
+            budget::charge(text.len())?;
+            python::text::repr(text, out);
+        }
+        Kind::List(items) => {
+            let items = items.lock().clone();
+            out.push('[');
+            all(&items, out)?;
+            out.push(']');
+        }
+        Kind::Tuple(items) => {
+            out.push('(');
+            all(items, out)?;
+            out.push_str(if items.len() == 1 { ",)" } else { ")" });
+        }
+        Kind::Dict(dict) if dict.access != Access::Partial => {
+            let pairs = dict.lock().clone();
+            out.push('{');
+            for (n, (Key(key), value)) in pairs.iter().enumerate() {
+                if n > 0 {
+                    out.push_str(", ");
+                }
+                match key {
+                    Plain::Str(text) if is_plain(text) => python::text::repr(text, out),
+                    Plain::Int(_) | Plain::Bool(_) | Plain::Null => out.push_str(&python::repr(key)),
+                    _ => return salt("a printed mapping with rare keys"),
+                }
+                out.push_str(": ");
+                if of_salt && matches!(kind(value), Kind::Str(text) if text.contains(['\n', '\r', '\t'])) {
+                    return salt("a printed mapping with line breaks or tabs");
+                }
+                repr(value, of_salt, depth + 1, out)?;
+            }
+            out.push('}');
+        }
+        Kind::Undefined => return salt("an undefined value"),
+        _ => return salt("a printed value of a rare type"),
+    }
+    if out.len() > limits::JINJA_VALUE_BYTES_MAX {
+        salt("a printed value of more than 1 MiB")
+    } else {
+        Ok(())
+    }
+}
+
+/// A value as JSON, with `ascii` alone, or sorted.
+pub(crate) fn json(value: &Value, sorted: bool, ascii: bool, depth: usize, out: &mut String) -> Res<()> {
+    budget::depth(depth)?;
+    budget::spend(1)?;
+    let all = |items: &[Value], out: &mut String| -> Res<()> {
+        out.push('[');
+        for (n, item) in items.iter().enumerate() {
+            if n > 0 {
+                out.push_str(", ");
+            }
+            json(item, sorted, ascii, depth + 1, out)?;
+        }
+        out.push(']');
+        Ok(())
+    };
+    match kind(value) {
+        Kind::None => out.push_str("null"),
+        Kind::Bool(b) => out.push_str(if b { "true" } else { "false" }),
+        Kind::Int(i) => {
+            let _ = write!(out, "{i}");
+        }
+        Kind::Float(f) if f.is_finite() => python::write_float(f, out),
+        Kind::Str(text) => json_text(text, ascii, out)?,
+        Kind::List(items) => {
+            let items = items.lock().clone();
+            all(&items, out)?;
+        }
+        Kind::Tuple(items) => all(items, out)?,
+        Kind::Dict(dict) if dict.access != Access::Partial => {
+            let pairs = dict.lock().clone();
+            let text = |(key, value): (&Key, &Value)| match &key.0 {
+                Plain::Str(text) => Ok((text.clone(), value.clone())),
+                _ => salt("JSON of a mapping with keys that are no text"),
+            };
+            let mut pairs = pairs.iter().map(text).collect::<Res<Vec<_>>>()?;
+            if sorted {
+                pairs.sort_by(|(a, _), (b, _)| a.cmp(b));
+            }
+            out.push('{');
+            for (n, (key, value)) in pairs.iter().enumerate() {
+                if n > 0 {
+                    out.push_str(", ");
+                }
+                json_text(key, ascii, out)?;
+                out.push_str(": ");
+                json(value, sorted, ascii, depth + 1, out)?;
+            }
+            out.push('}');
+        }
+        _ => return salt("JSON of a rare type"),
+    }
+    if out.len() > limits::JINJA_VALUE_BYTES_MAX { salt("JSON of more than 1 MiB") } else { Ok(()) }
+}
+
+fn json_text(text: &str, ascii: bool, out: &mut String) -> Res<()> {
+    budget::charge(text.len())?;
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\x08' => out.push_str("\\b"),
+            '\x0c' => out.push_str("\\f"),
+            '\0'..='\x1f' => {
+                let _ = write!(out, "\\u{:04x}", u32::from(c));
+            }
+            c if ascii && (!c.is_ascii() || c == '\x7f') => {
+                for unit in c.encode_utf16(&mut [0; 2]) {
+                    let _ = write!(out, "\\u{unit:04x}");
+                }
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    Ok(())
+}
