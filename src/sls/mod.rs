@@ -5,7 +5,6 @@
 pub mod compile;
 pub mod jinja;
 pub mod json;
-pub mod map;
 pub mod python;
 pub mod value;
 pub mod yaml;

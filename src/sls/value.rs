@@ -4,7 +4,7 @@
 
 use std::hash::{Hash, Hasher};
 
-use super::map::OrderedMap;
+use indexmap::IndexMap;
 
 /// A value.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,7 +34,7 @@ pub enum Value {
 }
 
 /// A mapping in the order of its keys' first arrival.
-pub type Map = OrderedMap<Key, Value>;
+pub type Map = IndexMap<Key, Value>;
 
 /// A value as the key of a mapping, equal and hashed as in Python.
 ///
@@ -80,7 +80,7 @@ impl Hash for Key {
 }
 
 /// A text finds its key without being made a `Value` first.
-impl hashbrown::Equivalent<Key> for str {
+impl indexmap::Equivalent<Key> for str {
     fn equivalent(&self, key: &Key) -> bool {
         key.as_str() == Some(self)
     }

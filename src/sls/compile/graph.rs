@@ -6,15 +6,15 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-use indexmap::IndexMap;
 
 use super::Refused;
 use super::chunks::iterate;
 use super::number::Number;
 use super::order::{Ready, in_words, raise, settle};
+use indexmap::IndexMap;
+
 use crate::limits::REQUISITES_MAX;
 use crate::model::Glob;
-use crate::sls::map::OrderedMap;
 use crate::sls::python::{repr, str};
 use crate::sls::value::{Key, Map, Value};
 
@@ -92,7 +92,7 @@ pub(super) fn order(mut chunks: Vec<Map>) -> Result<Vec<Map>, Refused> {
     let mut by_tag: HashMap<String, usize> = HashMap::new();
     let mut node_of = Vec::with_capacity(chunks.len());
     let mut targets = Targets::new();
-    let mut by_sls: OrderedMap<Key, Vec<usize>> = OrderedMap::new();
+    let mut by_sls: IndexMap<Key, Vec<usize>> = IndexMap::new();
     for (at, chunk) in chunks.iter().enumerate() {
         check_hashable(chunk)?;
         let parts = ["state", "name", "__id__"].map(|key| field(chunk, key));
@@ -202,7 +202,7 @@ impl Graph {
         node: usize,
         was_bytes: bool,
         targets: &Targets,
-        by_sls: &OrderedMap<Key, Vec<usize>>,
+        by_sls: &IndexMap<Key, Vec<usize>>,
     ) -> Result<Option<String>, Refused> {
         let Some(chunk) = self.chunks.get(at) else { return Ok(None) };
         let mut wanted: Vec<(u8, Weight, Value)> = Vec::new();
@@ -499,7 +499,7 @@ fn find(
     key: &str,
     value: &str,
     targets: &Targets,
-    by_sls: &OrderedMap<Key, Vec<usize>>,
+    by_sls: &IndexMap<Key, Vec<usize>>,
 ) -> Option<(bool, Vec<usize>)> {
     let is_pattern = value.contains(['*', '?', '[', ']']);
     let mut nodes = Vec::new();

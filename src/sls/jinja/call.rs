@@ -6,57 +6,22 @@ use minijinja::Value;
 
 use super::budget;
 use super::ops;
-use super::value::{Kind, Obj, Pairs, Res, View, dict, key, kind, list, member, salt, text, to_plain, tuple};
+use super::value::{Kind, Obj, Pairs, Res, View, dict, key, kind, lazy, list, member, salt, text, to_plain};
 use crate::limits;
 use crate::sls::python::text::{self as python, is_space};
 use crate::sls::value::{Key, Map};
 
-/// Methods that the gate lets through, and whether they change what they are called on.
-pub(crate) const METHODS: [(&str, bool); 43] = [
-    ("append", true),
-    ("capitalize", false),
-    ("copy", false),
-    ("count", false),
-    ("endswith", false),
-    ("extend", true),
-    ("find", false),
-    ("format", false),
-    ("get", false),
-    ("index", false),
-    ("insert", true),
-    ("isalnum", false),
-    ("isalpha", false),
-    ("isdigit", false),
-    ("islower", false),
-    ("isspace", false),
-    ("isupper", false),
-    ("items", false),
-    ("join", false),
-    ("keys", false),
-    ("ljust", false),
-    ("lower", false),
-    ("lstrip", false),
-    ("partition", false),
-    ("pop", true),
-    ("remove", true),
-    ("removeprefix", false),
-    ("removesuffix", false),
-    ("replace", false),
-    ("rfind", false),
-    ("rjust", false),
-    ("rpartition", false),
-    ("rsplit", false),
-    ("rstrip", false),
-    ("setdefault", true),
-    ("split", false),
-    ("splitlines", false),
-    ("startswith", false),
-    ("strip", false),
-    ("title", false),
-    ("update", true),
-    ("upper", false),
-    ("values", false),
-];
+/// Whether a method is native, and if so, whether it changes its object.
+pub(crate) fn is_mutating(name: &str) -> Option<bool> {
+    match name {
+        "append" | "extend" | "pop" | "setdefault" | "update" => Some(true),
+        "copy" | "endswith" | "format" | "get" | "items" | "join" | "keys" | "lower" | "lstrip"
+        | "replace" | "rsplit" | "rstrip" | "split" | "startswith" | "strip" | "upper" | "values" => {
+            Some(false)
+        }
+        _ => None,
+    }
+}
 
 /// The arguments of a call.
 pub(crate) struct Args<'a> {
@@ -132,14 +97,6 @@ pub(crate) fn method(value: &Value, name: &str, args: &Args<'_>) -> Res<Value> {
     }
 }
 
-fn ascii(text: &str) -> Res<&str> {
-    if text.is_ascii() {
-        Ok(text)
-    } else {
-        salt("letters outside ASCII, whose case depends on Python's Unicode")
-    }
-}
-
 fn texts<'a>(items: impl IntoIterator<Item = &'a str>) -> Res<Value> {
     let items: Vec<Value> = items.into_iter().map(Value::from).collect();
     budget::spend(items.len())?;
@@ -149,32 +106,12 @@ fn texts<'a>(items: impl IntoIterator<Item = &'a str>) -> Res<Value> {
 
 fn of_text(of: &str, name: &str, args: &Args<'_>) -> Res<Value> {
     match name {
-        "lower" | "upper" | "capitalize" | "title" => {
+        "lower" | "upper" => {
             args.places::<0>()?;
-            ascii(of)?;
-            text(match name {
-                "lower" => of.to_ascii_lowercase(),
-                "upper" => of.to_ascii_uppercase(),
-                "capitalize" => python::capitalize(of),
-                _ => python::title(of),
-            })
-        }
-        "isdigit" | "isalpha" | "isalnum" | "isupper" | "islower" | "isspace" => {
-            args.places::<0>()?;
-            ascii(of)?;
-            Ok(Value::from(match name {
-                "isupper" => python::is_upper(of),
-                "islower" => python::is_lower(of),
-                _ => {
-                    !of.is_empty()
-                        && of.chars().all(|c| match name {
-                            "isdigit" => c.is_ascii_digit(),
-                            "isalpha" => c.is_ascii_alphabetic(),
-                            "isalnum" => c.is_ascii_alphanumeric(),
-                            _ => is_space(c),
-                        })
-                }
-            }))
+            if !of.is_ascii() {
+                return salt("the case of letters outside ASCII");
+            }
+            text(if name == "lower" { of.to_ascii_lowercase() } else { of.to_ascii_uppercase() })
         }
         "startswith" | "endswith" => {
             let [with] = args.places()?;
@@ -211,11 +148,7 @@ fn of_text(of: &str, name: &str, args: &Args<'_>) -> Res<Value> {
             let [by, max] = args.bind(["sep", "maxsplit"])?;
             let max = usize::try_from(wanted_int(max, -1)?).ok();
             match by.map(kind) {
-                None | Some(Kind::None) => texts(if name == "split" {
-                    python::words(of, max)
-                } else {
-                    python::words_from_right(of, max)
-                }),
+                None | Some(Kind::None) if name == "split" => texts(python::words(of, max)),
                 Some(Kind::Str(by)) if !by.is_empty() => {
                     let count = max.map_or(usize::MAX, |max| max.saturating_add(1));
                     if name == "split" {
@@ -228,46 +161,10 @@ fn of_text(of: &str, name: &str, args: &Args<'_>) -> Res<Value> {
                 _ => salt("a split at what is no text"),
             }
         }
-        "splitlines" => {
-            args.places::<0>()?;
-            texts(python::lines(of, false))
-        }
-        "partition" | "rpartition" => {
-            let [by] = args.places()?;
-            let by = wanted_text(by)?;
-            if by.is_empty() {
-                return salt("a split at an empty text");
-            }
-            let parts = match (name, if name == "partition" { of.split_once(by) } else { of.rsplit_once(by) })
-            {
-                (_, Some((before, after))) => [before, by, after],
-                ("partition", None) => [of, "", ""],
-                (_, None) => ["", "", of],
-            };
-            Ok(tuple(parts.map(Value::from).to_vec()))
-        }
         "replace" => {
             let [old, new, count] = args.places()?;
             let (old, new) = (wanted_text(old)?, wanted_text(new)?);
             replace(of, old, new, wanted_int(count, -1)?)
-        }
-        "find" | "rfind" | "index" => {
-            let [part] = args.places()?;
-            let part = wanted_text(part)?;
-            let found = if name == "rfind" { of.rfind(part) } else { of.find(part) };
-            match found.map(|byte| python::place_of(of, byte)) {
-                Some(place) => Ok(Value::from(i64::try_from(place).unwrap_or(i64::MAX))),
-                None if name == "index" => salt("an index that is not found"),
-                None => Ok(Value::from(-1)),
-            }
-        }
-        "count" => {
-            let [part] = args.places()?;
-            let part = wanted_text(part)?;
-            if part.is_empty() {
-                return salt("a count of an empty text");
-            }
-            Ok(Value::from(i64::try_from(of.matches(part).count()).unwrap_or(i64::MAX)))
         }
         "join" => {
             let [parts] = args.places()?;
@@ -275,19 +172,6 @@ fn of_text(of: &str, name: &str, args: &Args<'_>) -> Res<Value> {
             let parts = parts.iter().map(|part| wanted_text(Some(part))).collect::<Res<Vec<_>>>()?;
             budget::charge(parts.iter().map(|part| part.len() + of.len()).sum())?;
             text(parts.join(of))
-        }
-        "removeprefix" | "removesuffix" => {
-            let [part] = args.places()?;
-            let part = wanted_text(part)?;
-            let rest = if name == "removeprefix" { of.strip_prefix(part) } else { of.strip_suffix(part) };
-            Ok(Value::from(rest.unwrap_or(of)))
-        }
-        "ljust" | "rjust" => {
-            let [width] = args.places()?;
-            let width = usize::try_from(wanted_int(width, 0)?).unwrap_or(0);
-            budget::charge(width)?;
-            let pad = " ".repeat(width.saturating_sub(python::len(of)));
-            text(if name == "ljust" { format!("{of}{pad}") } else { format!("{pad}{of}") })
         }
         "format" => format(of, args),
         _ => salt(format!("the method {name:?} of a text")),
@@ -437,28 +321,12 @@ fn of_list(value: &Value, name: &str, args: &Args<'_>) -> Res<Value> {
     let Some(object) = value.downcast_object::<Obj>() else { return salt("a list") };
     let Obj::List(shared) = &*object else { return salt("a list") };
     match name {
-        "append" | "insert" => {
-            let (at, item) = match name {
-                "append" => (None, args.places::<1>()?[0]),
-                _ => {
-                    let [at, item] = args.places()?;
-                    (Some(at), item)
-                }
-            };
+        "append" => {
+            let [item] = args.places()?;
             let Some(item) = item else { return salt("a call without arguments") };
             member(item, Some(&object))?;
             budget::charge(24)?;
-            let len = shared.lock().len();
-            let at = match at {
-                None => len,
-                Some(at) => {
-                    budget::spend(len / 16)?;
-                    let len = i64::try_from(len).unwrap_or(i64::MAX);
-                    let at = wanted_int(at, 0)?;
-                    usize::try_from(if at < 0 { (at + len).max(0) } else { at.min(len) }).unwrap_or(0)
-                }
-            };
-            shared.change()?.insert(at, item.clone());
+            shared.change()?.push(item.clone());
             Ok(Value::from(()))
         }
         "extend" => {
@@ -472,38 +340,6 @@ fn of_list(value: &Value, name: &str, args: &Args<'_>) -> Res<Value> {
             }
             shared.change()?.extend(more);
             Ok(Value::from(()))
-        }
-        "pop" => {
-            let [at] = args.places()?;
-            let at = wanted_int(at, -1)?;
-            let mut items = shared.change()?;
-            budget::spend(items.len() / 16)?;
-            match ops::place(at, items.len()) {
-                Some(at) => Ok(items.remove(at)),
-                None => salt("a place that is not there"),
-            }
-        }
-        "index" | "count" | "remove" => {
-            let [wanted] = args.places()?;
-            let Some(wanted) = wanted else { return salt("a call without arguments") };
-            let items = shared.lock().clone();
-            budget::spend(items.len())?;
-            let mut found = Vec::new();
-            for (at, item) in items.iter().enumerate() {
-                if ops::equal(item, wanted, 0)? {
-                    found.push(at);
-                }
-            }
-            let number = |number: usize| Value::from(i64::try_from(number).unwrap_or(i64::MAX));
-            match (name, found.first()) {
-                ("count", _) => Ok(number(found.len())),
-                (_, None) => salt("an item that is not there"),
-                ("index", Some(at)) => Ok(number(*at)),
-                (_, Some(at)) => {
-                    shared.change()?.remove(*at);
-                    Ok(Value::from(()))
-                }
-            }
         }
         "copy" => {
             args.places::<0>()?;
@@ -529,7 +365,9 @@ pub(crate) fn range(args: &Args<'_>) -> Res<Value> {
     if usize::try_from(stop.saturating_sub(start)).is_ok_and(|len| len > limits::JINJA_RANGE_MAX) {
         return salt("a range that is too long");
     }
-    Ok(Value::from_object(Obj::Range(start, stop)))
+    let numbers = (start..stop).map(Value::from).collect::<Vec<_>>();
+    budget::charge(numbers.len() * 24)?;
+    Ok(lazy(numbers))
 }
 
 /// `namespace(..)`

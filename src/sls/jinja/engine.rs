@@ -14,7 +14,7 @@ use super::call::{self, Args};
 use super::context::{Ambient, Context, SaltFunctions};
 use super::error::{RenderError, RenderErrorKind};
 use super::value::{self, Obj, Pairs, Res, salt};
-use super::{filters, gate, ops};
+use super::{filters, ops, translate};
 use crate::limits;
 use crate::sls::value::Map;
 
@@ -194,9 +194,7 @@ fn environment(limits: RenderLimits) -> Environment<'static> {
     env.set_recursion_limit(400);
     env.add_filter("__attr", |a: &Value, b: &Value| ops::attr(a, b));
     env.add_filter("__item", |a: &Value, b: &Value| ops::item(a, b));
-    env.add_filter("__slice", |a: &Value, from: &Value, to: &Value, step: &Value| {
-        ops::slice(a, from, to, step)
-    });
+    env.add_filter("__slice", |a: &Value, from: &Value, to: &Value| ops::slice(a, from, to));
     env.add_filter("__eq", |a: &Value, b: &Value| ops::equal(a, b, 0));
     env.add_filter("__ne", |a: &Value, b: &Value| ops::equal(a, b, 0).map(|equal| !equal));
     env.add_filter("__lt", |a: &Value, b: &Value| ordered(a, b, &[Less]));
@@ -206,7 +204,6 @@ fn environment(limits: RenderLimits) -> Environment<'static> {
     env.add_filter("__add", |a: &Value, b: &Value| ops::arithmetic('+', a, b));
     env.add_filter("__sub", |a: &Value, b: &Value| ops::arithmetic('-', a, b));
     env.add_filter("__mul", |a: &Value, b: &Value| ops::arithmetic('*', a, b));
-    env.add_filter("__div", |a: &Value, b: &Value| ops::arithmetic('/', a, b));
     env.add_filter("__floor", |a: &Value, b: &Value| ops::arithmetic('#', a, b));
     env.add_filter("__rem", |a: &Value, b: &Value| ops::arithmetic('%', a, b));
     env.add_filter("__neg", ops::negative);
@@ -393,7 +390,7 @@ impl Engine {
         // Jinja sees one kind of line break.
         let text = source.text.replace("\r\n", "\n").replace('\r', "\n");
         Native::try_new(Origin { path: source.path.to_owned(), text }, |origin| {
-            let passed = gate::pass(&origin.path, &origin.text, syntax, &self.functions)?;
+            let passed = translate::pass(&origin.path, &origin.text, syntax, &self.functions)?;
             let mut generator = CodeGenerator::new(&origin.path, &origin.text);
             generator.compile_stmt(&passed.tree);
             let (instructions, blocks) = generator.finish();

@@ -9,86 +9,79 @@ use regex::bytes::{Regex, RegexBuilder};
 
 use super::budget;
 use super::call::{Args, method, replace};
-use super::ops;
+use super::ops::{self, Notation};
 use super::value::{Kind, Obj, Res, View, kind, lazy, list, member, salt, text};
-use crate::sls::python;
 
-/// Filters that the gate lets through.
-pub(crate) const FILTERS: [&str; 32] = [
-    "abs",
-    "capitalize",
-    "count",
-    "d",
-    "default",
-    "dictsort",
-    "first",
-    "float",
-    "indent",
-    "int",
-    "items",
-    "join",
-    "json",
-    "last",
-    "length",
-    "list",
-    "lower",
-    "map",
-    "max",
-    "min",
-    "reject",
-    "rejectattr",
-    "replace",
-    "select",
-    "selectattr",
-    "sort",
-    "string",
-    "sum",
-    "title",
-    "tojson",
-    "trim",
-    "upper",
-];
-/// More of them: what Salt adds.
-pub(crate) const SALT_FILTERS: [&str; 4] = ["yaml", "yaml_dquote", "yaml_encode", "yaml_squote"];
+/// Whether a filter is native.
+pub(crate) fn is_filter(name: &str) -> bool {
+    matches!(
+        name,
+        "count"
+            | "d"
+            | "default"
+            | "dictsort"
+            | "first"
+            | "int"
+            | "items"
+            | "join"
+            | "json"
+            | "last"
+            | "length"
+            | "list"
+            | "lower"
+            | "map"
+            | "reject"
+            | "rejectattr"
+            | "replace"
+            | "select"
+            | "selectattr"
+            | "sort"
+            | "string"
+            | "tojson"
+            | "trim"
+            | "upper"
+            | "yaml_dquote"
+            | "yaml_encode"
+            | "yaml_squote"
+    )
+}
 
-/// Filters that give what Jinja makes only while it is walked.
-pub(crate) const LAZY: [&str; 6] = ["items", "map", "reject", "rejectattr", "select", "selectattr"];
+/// Whether a filter returns a generator in Jinja.
+pub(crate) fn is_lazy(name: &str) -> bool {
+    matches!(name, "items" | "map" | "reject" | "rejectattr" | "select" | "selectattr")
+}
 
-/// Filters that walk at once what they are given.
-pub(crate) const WALKING: [&str; 7] = ["first", "join", "list", "max", "min", "sort", "sum"];
+/// Whether a filter consumes its input at once.
+pub(crate) fn consumes(name: &str) -> bool {
+    matches!(name, "first" | "join" | "list" | "sort")
+}
 
-/// Tests that the gate lets through, and how many arguments they take.
-pub(crate) const TESTS: [(&str, usize); 29] = [
-    ("boolean", 0),
-    ("defined", 0),
-    ("divisibleby", 1),
-    ("eq", 1),
-    ("equalto", 1),
-    ("even", 0),
-    ("false", 0),
-    ("float", 0),
-    ("ge", 1),
-    ("greaterthan", 1),
-    ("gt", 1),
-    ("in", 1),
-    ("integer", 0),
-    ("iterable", 0),
-    ("le", 1),
-    ("lessthan", 1),
-    ("list", 0),
-    ("lt", 1),
-    ("mapping", 0),
-    ("match", 1),
-    ("ne", 1),
-    ("none", 0),
-    ("number", 0),
-    ("odd", 0),
-    ("sequence", 0),
-    ("string", 0),
-    ("true", 0),
-    ("undefined", 0),
-    ("sameas", 1),
-];
+/// Whether a test with this number of arguments is native.
+pub(crate) fn is_test(name: &str, args: usize) -> bool {
+    match args {
+        0 => matches!(
+            name,
+            "boolean"
+                | "defined"
+                | "even"
+                | "false"
+                | "float"
+                | "integer"
+                | "iterable"
+                | "list"
+                | "mapping"
+                | "none"
+                | "number"
+                | "odd"
+                | "sequence"
+                | "string"
+                | "true"
+                | "undefined"
+        ),
+        1 => matches!(name, "eq" | "equalto" | "ge" | "gt" | "in" | "le" | "lt" | "match" | "ne"),
+        _ => false,
+    }
+}
 
 fn size(value: usize) -> Value {
     Value::from(i64::try_from(value).unwrap_or(i64::MAX))
@@ -118,7 +111,8 @@ pub(crate) fn apply(name: &str, value: &Value, args: &Args<'_>) -> Res<Value> {
         "json" | "tojson" => {
             args.bind::<0>([])?;
             let mut out = String::new();
-            ops::json(value, name == "json", name == "tojson", 0, &mut out)?;
+            let notation = if name == "json" { Notation::Json } else { Notation::AsciiJson };
+            ops::write(value, notation, 0, &mut out)?;
             if name == "json" {
                 budget::charge(out.len())?;
                 return Ok(Value::from_safe_string(out));
@@ -134,20 +128,11 @@ pub(crate) fn apply(name: &str, value: &Value, args: &Args<'_>) -> Res<Value> {
             args.bind::<0>([])?;
             quoted(name, value)
         }
-        "yaml" => {
-            args.bind::<0>([])?;
-            let mut out = String::new();
-            yaml(value, 0, &mut out)?;
-            text(out)
-        }
         "length" | "count" => {
             args.bind::<0>([])?;
             ops::length(value).map(size)
         }
-        "lower" | "upper" | "capitalize" | "title" => {
-            if name == "title" {
-                return salt("the filter \"title\"");
-            }
+        "lower" | "upper" => {
             let of = Value::from(ops::string(value)?);
             method(&of, name, args)
         }
@@ -164,8 +149,7 @@ pub(crate) fn apply(name: &str, value: &Value, args: &Args<'_>) -> Res<Value> {
             let (Some(old), Some(new)) = (old, new) else { return salt("a replacement without arguments") };
             replace(&ops::string(value)?, &ops::string(old)?, &ops::string(new)?, -1)
         }
-        "indent" => indent(value, args),
-        "int" | "float" | "abs" => number(name, value, args),
+        "int" => integer(value, args),
         "list" => {
             args.bind::<0>([])?;
             let items = ops::items(value)?;
@@ -219,25 +203,6 @@ pub(crate) fn apply(name: &str, value: &Value, args: &Args<'_>) -> Res<Value> {
             budget::charge(parts.len() * by.len())?;
             text(parts.join(&by))
         }
-        "sum" | "min" | "max" => {
-            args.bind::<0>([])?;
-            let items = ops::items(value)?;
-            let mut best: Option<Value> = if name == "sum" { Some(Value::from(0)) } else { None };
-            for item in items {
-                if !matches!(kind(&item), Kind::Int(_)) {
-                    return salt(format!("{name:?} of what are no integers"));
-                }
-                best = Some(match best {
-                    None => item,
-                    Some(best) if name == "sum" => ops::arithmetic('+', &best, &item)?,
-                    Some(best) => {
-                        let wanted = if name == "min" { Ordering::Less } else { Ordering::Greater };
-                        if ops::order(&item, &best)? == Some(wanted) { item } else { best }
-                    }
-                });
-            }
-            best.map_or_else(|| salt("the extreme of nothing"), Ok)
-        }
         "map" => map(value, args),
         "select" | "reject" | "selectattr" | "rejectattr" => select(name, value, args),
         _ => salt(format!("the filter {name:?}")),
@@ -268,10 +233,8 @@ fn map(value: &Value, args: &Args<'_>) -> Res<Value> {
     let each = |item: &Value| match (args.pos, args.named.as_slice()) {
         ([], [("attribute", path)]) => attribute(item, path),
         ([name], []) => {
-            let Some(
-                name @ ("lower" | "upper" | "capitalize" | "trim" | "string" | "int" | "length" | "first"
-                | "last"),
-            ) = name.as_str()
+            let Some(name @ ("lower" | "upper" | "trim" | "string" | "int" | "length" | "first" | "last")) =
+                name.as_str()
             else {
                 return salt("this `map`");
             };
@@ -303,7 +266,7 @@ fn select(name: &str, value: &Value, args: &Args<'_>) -> Res<Value> {
         let passed = match args {
             [] => truth(&tested)?,
             [name, rest @ ..] => match name.as_str() {
-                Some(name) if TESTS.contains(&(name, rest.len())) => test(name, &tested, rest)?,
+                Some(name) if is_test(name, rest.len()) => test(name, &tested, rest)?,
                 _ => return salt("a selection by this test"),
             },
         };
@@ -346,59 +309,22 @@ fn sort(value: &Value, args: &Args<'_>) -> Res<Value> {
     Ok(list(keyed.into_iter().map(|(_, item)| item).collect()))
 }
 
-fn indent(value: &Value, args: &Args<'_>) -> Res<Value> {
-    let [width, first] = args.bind(["width", "first"])?;
-    let Kind::Str(of) = kind(value) else { return salt("an indentation of what is no text") };
-    let width = match width.map(kind) {
-        None => 4,
-        Some(Kind::Int(width)) => usize::try_from(width).unwrap_or(0),
-        _ => return salt("an indentation by what is no integer"),
-    };
-    let lines: Vec<&str> = of.lines().collect();
-    if python::text::lines(of, false) != lines || of.contains('\r') {
-        return salt("an indentation of text with rare line breaks");
-    }
-    budget::charge(width.saturating_mul(lines.len() + 1))?;
-    let pad = " ".repeat(width);
-    let mut out = if first.map_or(Ok(false), truth)? { pad.clone() } else { String::new() };
-    for (n, line) in lines.iter().enumerate() {
-        if n > 0 {
-            out.push('\n');
-            if !line.is_empty() {
-                out.push_str(&pad);
-            }
-        }
-        out.push_str(line);
-    }
-    if of.ends_with('\n') {
-        out.push('\n');
-    }
-    text(out)
-}
-
-fn number(name: &str, value: &Value, args: &Args<'_>) -> Res<Value> {
+fn integer(value: &Value, args: &Args<'_>) -> Res<Value> {
     args.bind::<0>([])?;
-    let whole = |text: &str| {
-        let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
-        !digits.is_empty() && digits.len() <= 15 && digits.bytes().all(|b| b.is_ascii_digit())
-    };
-    match (name, kind(value)) {
-        ("int" | "abs", Kind::Int(i)) if name == "int" || i >= 0 => Ok(Value::from(i)),
-        ("abs", Kind::Int(_)) => ops::negative(value),
-        ("int", Kind::Bool(b)) => Ok(Value::from(i64::from(b))),
-        ("int", Kind::None) => Ok(Value::from(0)),
-        ("float", Kind::Int(_) | Kind::Float(_)) => {
-            ops::number(value).map_or_else(|| salt("a large integer"), |f| Ok(Value::from(f)))
-        }
-        ("int", Kind::Str(of)) => {
-            if whole(of) {
-                return Ok(Value::from(of.trim_start_matches('+').parse::<i64>().unwrap_or(0)));
+    match kind(value) {
+        Kind::Int(i) => Ok(Value::from(i)),
+        Kind::Bool(b) => Ok(Value::from(i64::from(b))),
+        Kind::None => Ok(Value::from(0)),
+        Kind::Str(text) => {
+            let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+            if !digits.is_empty() && digits.len() <= 15 && digits.bytes().all(|b| b.is_ascii_digit()) {
+                return Ok(Value::from(text.trim_start_matches('+').parse::<i64>().unwrap_or(0)));
             }
-            // Not what Python reads as infinite or no number.
-            let starts = of.bytes().next().is_some_and(|b| b.is_ascii_alphabetic() && !b"iInN".contains(&b));
-            if starts { Ok(Value::from(0)) } else { salt("a number written in a rare way") }
+            // Python also reads `inf` and `nan`.
+            let is_word = text.starts_with(|c: char| c.is_ascii_alphabetic() && !"iInN".contains(c));
+            if is_word { Ok(Value::from(0)) } else { salt("a number in a rare notation") }
         }
-        _ => salt(format!("the filter {name:?} of this type")),
+        _ => salt("the filter \"int\" of this type"),
     }
 }
 
@@ -422,69 +348,6 @@ fn quoted(name: &str, value: &Value) -> Res<Value> {
     } else {
         format!("\"{}\"", of.replace('\\', "\\\\").replace('"', "\\\""))
     })
-}
-
-/// YAML in flow style, on one line: of words and numbers alone, for what is longer is broken into lines and what is not a word is quoted.
-fn yaml(value: &Value, depth: usize, out: &mut String) -> Res<()> {
-    budget::depth(depth)?;
-    budget::spend(1)?;
-    match kind(value) {
-        Kind::None if depth > 0 => out.push_str("null"),
-        Kind::Bool(b) if depth > 0 => out.push_str(if b { "true" } else { "false" }),
-        Kind::Int(i) if depth > 0 => out.push_str(&i.to_string()),
-        Kind::Str(text) if depth > 0 => yaml_word(text, out)?,
-        Kind::List(items) => {
-            let items = items.lock().clone();
-            out.push('[');
-            for (n, item) in items.iter().enumerate() {
-                if n > 0 {
-                    out.push_str(", ");
-                }
-                if item.as_object().is_some() {
-                    return salt("YAML of nested collections, which may be shared");
-                }
-                yaml(item, depth + 1, out)?;
-            }
-            out.push(']');
-        }
-        Kind::Dict(_) => {
-            let pairs = ops::items(&apply("dictsort", value, &Args { pos: &[], named: Vec::new() })?)?;
-            let mut names = Vec::new();
-            out.push('{');
-            for (n, pair) in pairs.iter().enumerate() {
-                if n > 0 {
-                    out.push_str(", ");
-                }
-                let (name, item) = (ops::item(pair, &Value::from(0))?, ops::item(pair, &Value::from(1))?);
-                let name = name.as_str().unwrap_or_default().to_owned();
-                if item.as_object().is_some() {
-                    return salt("YAML of nested collections, which may be shared");
-                }
-                yaml_word(&name, out)?;
-                out.push_str(": ");
-                yaml(&item, depth + 1, out)?;
-                names.push(name);
-            }
-            out.push('}');
-            if !names.is_sorted() {
-                return salt("YAML with names in upper and lower case");
-            }
-        }
-        _ => return salt("YAML of this type"),
-    }
-    if out.len() > 70 { salt("YAML of more than a line") } else { Ok(()) }
-}
-
-/// A word that no YAML takes for anything else.
-fn yaml_word(word: &str, out: &mut String) -> Res<()> {
-    let is_word = word.starts_with(|c: char| c.is_ascii_alphabetic())
-        && word.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b));
-    let reserved = ["y", "n", "yes", "no", "on", "off", "true", "false", "null"];
-    if !is_word || reserved.contains(&word.to_ascii_lowercase().as_str()) {
-        return salt("YAML of text that is not a word");
-    }
-    out.push_str(word);
-    Ok(())
 }
 
 /// `value is name(..)`
@@ -521,15 +384,11 @@ pub(crate) fn test(name: &str, value: &Value, args: &[Value]) -> Res<bool> {
             Kind::Int(i) => (i % 2 != 0) == (name == "odd"),
             _ => return salt(format!("the test {name:?} of what is no integer")),
         },
-        "divisibleby" => match kind(&ops::arithmetic('%', value, other()?)?) {
-            Kind::Int(rest) => rest == 0,
-            _ => return salt("a division of what are no integers"),
-        },
         "eq" | "equalto" => ops::equal(value, other()?, 0)?,
         "ne" => !ops::equal(value, other()?, 0)?,
         "in" => ops::contains(other()?, value)?,
-        "gt" | "greaterthan" => order()? == Some(Ordering::Greater),
-        "lt" | "lessthan" => order()? == Some(Ordering::Less),
+        "gt" => order()? == Some(Ordering::Greater),
+        "lt" => order()? == Some(Ordering::Less),
         "ge" => matches!(order()?, Some(Ordering::Greater | Ordering::Equal)),
         "le" => matches!(order()?, Some(Ordering::Less | Ordering::Equal)),
         "match" => match (of, kind(other()?)) {

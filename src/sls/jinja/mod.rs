@@ -27,8 +27,9 @@ mod context;
 mod engine;
 mod error;
 mod filters;
-mod gate;
+mod lexical;
 mod ops;
+mod translate;
 mod value;
 
 pub use budget::RenderLimits;

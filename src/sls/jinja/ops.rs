@@ -101,52 +101,46 @@ pub(crate) fn item(value: &Value, index: &Value) -> Res<Value> {
     }
 }
 
-/// `value[start:stop:step]`
-pub(crate) fn slice(value: &Value, start: &Value, stop: &Value, step: &Value) -> Res<Value> {
+/// `value[start:stop]`
+pub(crate) fn slice(value: &Value, start: &Value, stop: &Value) -> Res<Value> {
     let bound = |value: &Value| match kind(value) {
         Kind::None => Ok(None),
         Kind::Int(i) => Ok(Some(i)),
         _ => salt("a slice by what is no integer"),
     };
-    let (start, stop, step) = (bound(start)?, bound(stop)?, bound(step)?.unwrap_or(1));
-    let places = |len: usize| -> Res<Vec<usize>> {
+    let (start, stop) = (bound(start)?, bound(stop)?);
+    let within = |len: usize| -> Res<std::ops::Range<usize>> {
         budget::spend(len)?;
-        let len = i64::try_from(len).unwrap_or(i64::MAX);
-        // As `slice.indices`.
-        let (low, high) = if step < 0 { (-1, len - 1) } else { (0, len) };
-        let clip = |bound: i64| if bound < 0 { bound.saturating_add(len).max(low) } else { bound.min(high) };
-        let (start, stop) = if step < 0 {
-            (start.map_or(high, clip), stop.map_or(low, clip))
-        } else {
-            (start.map_or(low, clip), stop.map_or(high, clip))
+        let clip = |bound: i64| {
+            let len = i64::try_from(len).unwrap_or(i64::MAX);
+            let bound = if bound < 0 { bound.saturating_add(len) } else { bound };
+            usize::try_from(bound.clamp(0, len)).unwrap_or(0)
         };
-        let mut places = Vec::new();
-        let mut place = start;
-        while step != 0 && if step < 0 { place > stop } else { place < stop } {
-            places.extend(usize::try_from(place).ok());
-            place = place.saturating_add(step);
-        }
-        Ok(places)
+        let (start, stop) = (start.map_or(0, clip), stop.map_or(len, clip));
+        Ok(start..stop.max(start))
     };
-    if step == 0 {
-        return salt("a slice with step 0");
-    }
-    let of = |items: &[Value]| -> Res<Vec<Value>> {
-        Ok(places(items.len())?.into_iter().filter_map(|place| items.get(place).cloned()).collect())
-    };
+    let part = |items: &[Value]| Res::Ok(items.get(within(items.len())?).unwrap_or_default().to_vec());
     match kind(value) {
         Kind::Str(of) => {
             let chars: Vec<char> = of.chars().collect();
-            text(places(chars.len())?.into_iter().filter_map(|place| chars.get(place)).collect())
+            text(chars.get(within(chars.len())?).unwrap_or_default().iter().collect())
         }
         Kind::List(items) => {
             let items = items.lock().clone();
             budget::charge(items.len() * 16)?;
-            Ok(list(of(&items)?))
+            Ok(list(part(&items)?))
         }
-        Kind::Tuple(items) => Ok(tuple(of(items)?)),
+        Kind::Tuple(items) => Ok(tuple(part(items)?)),
         _ => salt("a slice of what is neither text, list nor tuple"),
     }
+}
+
+/// Types that templates rarely compare.
+fn is_rare(kind: &Kind<'_>) -> bool {
+    matches!(
+        kind,
+        Kind::Undefined | Kind::Other | Kind::Markup(_) | Kind::View(..) | Kind::Lazy(_) | Kind::Namespace(_)
+    )
 }
 
 /// `==`
@@ -154,26 +148,7 @@ pub(crate) fn equal(a: &Value, b: &Value, depth: usize) -> Res<bool> {
     budget::depth(depth)?;
     budget::spend(1)?;
     Ok(match (kind(a), kind(b)) {
-        (
-            Kind::Undefined
-            | Kind::Other
-            | Kind::Markup(_)
-            | Kind::View(..)
-            | Kind::Range(..)
-            | Kind::Lazy(_),
-            _,
-        )
-        | (
-            _,
-            Kind::Undefined
-            | Kind::Other
-            | Kind::Markup(_)
-            | Kind::View(..)
-            | Kind::Range(..)
-            | Kind::Lazy(_),
-        )
-        | (Kind::Namespace(_), _)
-        | (_, Kind::Namespace(_)) => return salt("a comparison of rare types"),
+        (a, b) if is_rare(&a) || is_rare(&b) => return salt("a comparison of rare types"),
         (Kind::Str(a), Kind::Str(b)) => {
             budget::spend(a.len() / 64)?;
             a == b
@@ -282,7 +257,6 @@ pub(crate) fn contains(within: &Value, value: &Value) -> Res<bool> {
             _ => salt("a view"),
         },
         (Kind::View(View::Values, of), _) => any(&of.seen(View::Values)?),
-        (Kind::Range(start, stop), Kind::Int(i)) => Ok((start..stop).contains(&i)),
         _ => salt("this `in`"),
     }
 }
@@ -301,20 +275,10 @@ pub(crate) fn arithmetic(op: char, a: &Value, b: &Value) -> Res<Value> {
             budget::charge((a.len() + b.len()) * 16)?;
             Ok(list([a, b].concat()))
         }
-        ('+', Kind::Tuple(a), Kind::Tuple(b)) => {
-            budget::charge((a.len() + b.len()) * 16)?;
-            Ok(tuple([a, b].concat()))
-        }
         ('*', Kind::Str(a), Kind::Int(times)) | ('*', Kind::Int(times), Kind::Str(a)) => {
             let times = usize::try_from(times).unwrap_or(0);
             budget::charge(a.len().saturating_mul(times))?;
             Ok(Value::from(a.repeat(times)))
-        }
-        ('*', Kind::List(items), Kind::Int(times)) => {
-            let items = items.lock().clone();
-            let times = usize::try_from(times).unwrap_or(0);
-            budget::charge(items.len().saturating_mul(times).saturating_mul(16))?;
-            Ok(list(std::iter::repeat_n(&items, times).flatten().cloned().collect()))
         }
         ('+', Kind::Int(a), Kind::Int(b)) => overflow(a.checked_add(b)),
         ('-', Kind::Int(a), Kind::Int(b)) => overflow(a.checked_sub(b)),
@@ -327,22 +291,8 @@ pub(crate) fn arithmetic(op: char, a: &Value, b: &Value) -> Res<Value> {
         ('%', Kind::Int(a), Kind::Int(b)) if b != 0 => overflow(
             a.checked_rem(b).map(|rest| if rest != 0 && (rest < 0) != (b < 0) { rest + b } else { rest }),
         ),
-        (_, Kind::Int(_) | Kind::Float(_), Kind::Int(_) | Kind::Float(_)) => {
-            let (Some(a), Some(b)) = (number(a), number(b)) else {
-                return salt("a large integer and a float");
-            };
-            match op {
-                '+' => Ok(Value::from(a + b)),
-                '-' => Ok(Value::from(a - b)),
-                '*' => Ok(Value::from(a * b)),
-                '/' if b != 0.0 => Ok(Value::from(a / b)),
-                _ => salt("this division"),
-            }
-        }
-        _ => salt(format!(
-            "the operator `{}` between these types",
-            if op == '#' { "//".to_owned() } else { op.to_string() }
-        )),
+        ('#', ..) => salt("the operator `//` between these types"),
+        _ => salt(format!("the operator `{op}` between these types")),
     }
 }
 
@@ -361,7 +311,7 @@ pub(crate) fn negative(value: &Value) -> Res<Value> {
 pub(crate) fn length(value: &Value) -> Res<usize> {
     match kind(value) {
         Kind::Str(text) => Ok(python::text::len(text)),
-        Kind::List(_) | Kind::Tuple(_) | Kind::View(..) | Kind::Range(..) => Ok(value.len().unwrap_or(0)),
+        Kind::List(_) | Kind::Tuple(_) | Kind::View(..) => Ok(value.len().unwrap_or(0)),
         Kind::Dict(dict) if dict.access != Access::Partial => Ok(dict.lock().len()),
         _ => salt("the length of what has none"),
     }
@@ -388,64 +338,64 @@ pub(crate) fn items(value: &Value) -> Res<Vec<Value>> {
 
 /// `str(value)`
 pub(crate) fn string(value: &Value) -> Res<String> {
-    let mut out = String::new();
-    match kind(value) {
-        Kind::Str(text) | Kind::Markup(text) => out.push_str(text),
-        _ => repr(value, false, 0, &mut out)?,
-    }
-    budget::charge(out.len())?;
-    Ok(out)
+    print_as(value, Notation::Python)
 }
 
-/// What `{{ value }}` prints: mappings as Salt writes them.
+/// The text of `{{ value }}`.
 pub(crate) fn print(value: &Value) -> Res<String> {
+    print_as(value, Notation::Printed)
+}
+
+fn print_as(value: &Value, notation: Notation) -> Res<String> {
     let mut out = String::new();
     match kind(value) {
         Kind::Str(text) | Kind::Markup(text) => out.push_str(text),
-        _ => repr(value, true, 0, &mut out)?,
+        _ => write(value, notation, 0, &mut out)?,
     }
     budget::charge(out.len())?;
     Ok(out)
 }
 
-/// Whether every Python prints these characters as they are: newer ones know more of Unicode.
+/// Whether every version of Python prints these characters unescaped.
 fn is_plain(text: &str) -> bool {
-    text.is_ascii()
-        || text.chars().all(|c| {
-            matches!(u32::from(c),
-                0..=0x7f | 0xa1..=0xac | 0xae..=0x2af | 0x400..=0x52f | 0x3b1..=0x3c9 | 0x2010..=0x2027 | 0x20ac
-                | 0x2190..=0x21ff | 0x2500..=0x25ff | 0x3041..=0x3096 | 0x30a1..=0x30fa | 0x4e00..=0x9fa5
-                | 0xac00..=0xd7a3 | 0x1f300..=0x1f5ff | 0x1f600..=0x1f64f)
-        })
+    text.chars().all(|c| c.is_ascii() || matches!(c, '\u{a1}'..='\u{ac}' | '\u{ae}'..='\u{24f}'))
 }
 
-/// `repr(value)`; `of_salt`: as Salt prints it.
-fn repr(value: &Value, of_salt: bool, depth: usize, out: &mut String) -> Res<()> {
+/// How [`write`] writes a value.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Notation {
+    /// `str()` and `repr()`.
+    Python,
+    /// `{{ value }}`: Salt prints some texts in mappings in its own way.
+    Printed,
+    /// Salt's filter `json`: sorted keys, Unicode.
+    Json,
+    /// Salt's filter `tojson`: ASCII.
+    AsciiJson,
+}
+
+/// Appends a value in this notation.
+pub(crate) fn write(value: &Value, notation: Notation, depth: usize, out: &mut String) -> Res<()> {
+    use Notation::{AsciiJson, Json, Printed};
     budget::depth(depth)?;
     budget::spend(1)?;
+    let is_json = matches!(notation, Json | AsciiJson);
     let all = |items: &[Value], out: &mut String| -> Res<()> {
         for (n, item) in items.iter().enumerate() {
             if n > 0 {
                 out.push_str(", ");
             }
-            repr(item, of_salt, depth + 1, out)?;
+            write(item, notation, depth + 1, out)?;
         }
         Ok(())
     };
     match kind(value) {
-        Kind::None => out.push_str("None"),
-        Kind::Bool(b) => out.push_str(if b { "True" } else { "False" }),
-        Kind::Int(i) => {
-            let _ = write!(out, "{i}");
-        }
-        Kind::Float(f) => python::write_float(f, out),
-        Kind::Str(text) => {
-            if !is_plain(text) {
-                return salt("rare characters in a printed value");
-            }
-            budget::charge(text.len())?;
-            python::text::repr(text, out);
-        }
+        Kind::None => out.push_str(if is_json { "null" } else { "None" }),
+        Kind::Bool(true) => out.push_str(if is_json { "true" } else { "True" }),
+        Kind::Bool(false) => out.push_str(if is_json { "false" } else { "False" }),
+        Kind::Int(i) => _ = write!(out, "{i}"),
+        Kind::Float(f) if !is_json || f.is_finite() => python::write_float(f, out),
+        Kind::Str(text) => write_text(text, notation, out)?,
         Kind::List(items) => {
             let items = items.lock().clone();
             out.push('[');
@@ -453,27 +403,41 @@ fn repr(value: &Value, of_salt: bool, depth: usize, out: &mut String) -> Res<()>
             out.push(']');
         }
         Kind::Tuple(items) => {
-            out.push('(');
+            out.push(if is_json { '[' } else { '(' });
             all(items, out)?;
-            out.push_str(if items.len() == 1 { ",)" } else { ")" });
+            out.push_str(if is_json {
+                "]"
+            } else if items.len() == 1 {
+                ",)"
+            } else {
+                ")"
+            });
         }
         Kind::Dict(dict) if dict.access != Access::Partial => {
             let pairs = dict.lock().clone();
+            let mut pairs: Vec<_> = pairs.iter().collect();
+            if notation == Json {
+                pairs.sort_by(|(a, _), (b, _)| a.as_str().cmp(&b.as_str()));
+            }
             out.push('{');
-            for (n, (Key(key), value)) in pairs.iter().enumerate() {
+            for (n, (Key(key), value)) in pairs.into_iter().enumerate() {
                 if n > 0 {
                     out.push_str(", ");
                 }
                 match key {
-                    Plain::Str(text) if is_plain(text) => python::text::repr(text, out),
-                    Plain::Int(_) | Plain::Bool(_) | Plain::Null => out.push_str(&python::repr(key)),
+                    Plain::Str(text) => write_text(text, notation, out)?,
+                    Plain::Int(_) | Plain::Bool(_) | Plain::Null if !is_json => {
+                        out.push_str(&python::repr(key))
+                    }
                     _ => return salt("a printed mapping with rare keys"),
                 }
                 out.push_str(": ");
-                if of_salt && matches!(kind(value), Kind::Str(text) if text.contains(['\n', '\r', '\t'])) {
+                if notation == Printed
+                    && matches!(kind(value), Kind::Str(text) if text.contains(['\n', '\r', '\t']))
+                {
                     return salt("a printed mapping with line breaks or tabs");
                 }
-                repr(value, of_salt, depth + 1, out)?;
+                write(value, notation, depth + 1, out)?;
             }
             out.push('}');
         }
@@ -487,62 +451,19 @@ fn repr(value: &Value, of_salt: bool, depth: usize, out: &mut String) -> Res<()>
     }
 }
 
-/// A value as JSON, with `ascii` alone, or sorted.
-pub(crate) fn json(value: &Value, sorted: bool, ascii: bool, depth: usize, out: &mut String) -> Res<()> {
-    budget::depth(depth)?;
-    budget::spend(1)?;
-    let all = |items: &[Value], out: &mut String| -> Res<()> {
-        out.push('[');
-        for (n, item) in items.iter().enumerate() {
-            if n > 0 {
-                out.push_str(", ");
-            }
-            json(item, sorted, ascii, depth + 1, out)?;
-        }
-        out.push(']');
-        Ok(())
-    };
-    match kind(value) {
-        Kind::None => out.push_str("null"),
-        Kind::Bool(b) => out.push_str(if b { "true" } else { "false" }),
-        Kind::Int(i) => {
-            let _ = write!(out, "{i}");
-        }
-        Kind::Float(f) if f.is_finite() => python::write_float(f, out),
-        Kind::Str(text) => json_text(text, ascii, out)?,
-        Kind::List(items) => {
-            let items = items.lock().clone();
-            all(&items, out)?;
-        }
-        Kind::Tuple(items) => all(items, out)?,
-        Kind::Dict(dict) if dict.access != Access::Partial => {
-            let pairs = dict.lock().clone();
-            let text = |(key, value): (&Key, &Value)| match &key.0 {
-                Plain::Str(text) => Ok((text.clone(), value.clone())),
-                _ => salt("JSON of a mapping with keys that are no text"),
-            };
-            let mut pairs = pairs.iter().map(text).collect::<Res<Vec<_>>>()?;
-            if sorted {
-                pairs.sort_by(|(a, _), (b, _)| a.cmp(b));
-            }
-            out.push('{');
-            for (n, (key, value)) in pairs.iter().enumerate() {
-                if n > 0 {
-                    out.push_str(", ");
-                }
-                json_text(key, ascii, out)?;
-                out.push_str(": ");
-                json(value, sorted, ascii, depth + 1, out)?;
-            }
-            out.push('}');
-        }
-        _ => return salt("JSON of a rare type"),
+/// Appends a text in quotes.
+fn write_text(text: &str, notation: Notation, out: &mut String) -> Res<()> {
+    budget::charge(text.len())?;
+    match notation {
+        Notation::Json => json_text(text, false, out),
+        Notation::AsciiJson => json_text(text, true, out),
+        _ if is_plain(text) => python::text::repr(text, out),
+        _ => return salt("rare characters in a printed value"),
     }
-    if out.len() > limits::JINJA_VALUE_BYTES_MAX { salt("JSON of more than 1 MiB") } else { Ok(()) }
+    Ok(())
 }
 
-fn json_text(text: &str, ascii: bool, out: &mut String) -> Res<()> {
-    budget::charge(text.len())?;
+fn json_text(text: &str, ascii: bool, out: &mut String) {
     out.push('"');
     for c in text.chars() {
         match c {
@@ -565,5 +486,4 @@ fn json_text(text: &str, ascii: bool, out: &mut String) -> Res<()> {
         }
     }
     out.push('"');
-    Ok(())
 }

@@ -8,13 +8,13 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use indexmap::IndexMap;
 use minijinja::value::{Enumerator, Object, ObjectRepr, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
 use super::budget;
 use super::context::SaltFunctions;
 use crate::limits;
-use crate::sls::map::OrderedMap;
 use crate::sls::value::{Key, Value as Plain};
 
 /// A result of what runs natively. Every error means that Salt has to render the file, but for those of [`budget`].
@@ -26,7 +26,7 @@ pub(crate) fn salt<T>(what: impl Into<std::borrow::Cow<'static, str>>) -> Res<T>
 }
 
 /// A mapping of a template.
-pub(crate) type Pairs = OrderedMap<Key, Value>;
+pub(crate) type Pairs = IndexMap<Key, Value>;
 
 /// What may be done to a collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,8 +84,6 @@ pub(crate) enum Obj {
     Tuple(Vec<Value>),
     /// `dict.keys()` and its like.
     View(View, Arc<Obj>),
-    /// `range(start, stop)`
-    Range(i64, i64),
     /// What a lazy filter gives; the gate sees to it that it is walked at once, and once.
     Lazy(Vec<Value>),
     Namespace(Mutex<Vec<(String, Value)>>),
@@ -109,7 +107,6 @@ pub(crate) enum Kind<'a> {
     Dict(&'a Shared<Pairs>),
     Tuple(&'a [Value]),
     View(View, &'a Arc<Obj>),
-    Range(i64, i64),
     Lazy(&'a [Value]),
     Namespace(&'a Mutex<Vec<(String, Value)>>),
     Other,
@@ -123,7 +120,6 @@ pub(crate) fn kind(value: &Value) -> Kind<'_> {
             Some(Obj::Dict(dict)) => Kind::Dict(dict),
             Some(Obj::Tuple(items)) => Kind::Tuple(items),
             Some(Obj::View(view, of)) => Kind::View(*view, of),
-            Some(Obj::Range(start, stop)) => Kind::Range(*start, *stop),
             Some(Obj::Lazy(items)) => Kind::Lazy(items),
             Some(Obj::Namespace(members)) => Kind::Namespace(members),
             _ => Kind::Other,
@@ -190,7 +186,7 @@ impl Object for Obj {
         match &**self {
             Obj::Dict(_) => ObjectRepr::Map,
             Obj::List(_) | Obj::Tuple(_) => ObjectRepr::Seq,
-            Obj::View(..) | Obj::Range(..) | Obj::Lazy(_) => ObjectRepr::Iterable,
+            Obj::View(..) | Obj::Lazy(_) => ObjectRepr::Iterable,
             _ => ObjectRepr::Plain,
         }
     }
@@ -226,7 +222,6 @@ impl Obj {
             Obj::Dict(dict) => Some(dict.lock().len()),
             Obj::Tuple(items) | Obj::Lazy(items) => Some(items.len()),
             Obj::View(_, dict) => dict.len(),
-            Obj::Range(start, stop) => usize::try_from(stop.saturating_sub(*start)).ok().or(Some(0)),
             _ => None,
         }
     }
@@ -238,7 +233,6 @@ impl Obj {
             Obj::Dict(_) => self.seen(View::Keys)?,
             Obj::Tuple(items) | Obj::Lazy(items) => items.clone(),
             Obj::View(view, dict) => dict.seen(*view)?,
-            Obj::Range(start, stop) => (*start..*stop).map(Value::from).collect(),
             _ => return salt("a loop over what is no list, mapping or text"),
         };
         budget::spend(items.len())?;
@@ -364,7 +358,7 @@ fn from_key(key: &Key) -> Value {
 pub(crate) fn member(value: &Value, into: Option<&Obj>) -> Res<()> {
     match kind(value) {
         Kind::Undefined => return salt("an undefined value in a collection"),
-        Kind::View(..) | Kind::Range(..) | Kind::Lazy(_) | Kind::Namespace(_) => {
+        Kind::View(..) | Kind::Lazy(_) | Kind::Namespace(_) => {
             return salt("a view, range or namespace in a collection");
         }
         Kind::Other if value.downcast_object_ref::<Obj>().is_none_or(|obj| !matches!(obj, Obj::Other(_))) => {

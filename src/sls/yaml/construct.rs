@@ -6,8 +6,9 @@ use super::YamlError;
 use super::parse::{Id, Kind, NONE, Node, Nodes, Tag};
 use super::resolve::{float, int};
 use super::scan::Mark;
+use indexmap::map::Entry;
+
 use crate::limits::{SLS_DEPTH_MAX, YAML_ALIASED_BYTES_MAX, YAML_ALIASED_VALUES_MAX};
-use crate::sls::map::Entry;
 use crate::sls::python::base64;
 use crate::sls::value::{Key, Map, Value};
 

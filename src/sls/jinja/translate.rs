@@ -8,51 +8,54 @@
 use std::collections::HashSet;
 
 use minijinja::Value;
+use minijinja::machinery::Span;
 use minijinja::machinery::ast::{self, BinOpKind, CallArg, Expr, Spanned, Stmt, UnaryOpKind};
-use minijinja::machinery::{Span, Token, tokenize};
 use minijinja::syntax::SyntaxConfig;
 
-use super::call::METHODS;
+use super::call::is_mutating;
 use super::engine::NotNative;
-use super::filters::{FILTERS, LAZY, SALT_FILTERS, TESTS, WALKING};
-use super::ops;
-use crate::limits;
+use super::filters::{consumes, is_filter, is_lazy, is_test};
+use super::{lexical, ops};
 
 /// Names that every template is given. There are more in Salt.
 const GIVEN: [&str; 6] = ["data", "grains", "opts", "pillar", "saltenv", "tag"];
 
-/// More names that Salt or Jinja give: a template that sets one is Salt's.
-const RESERVED: [&str; 29] = [
-    "caller",
-    "context",
-    "cycler",
-    "dict",
-    "env",
-    "ifelse",
-    "joiner",
-    "kwargs",
-    "lipsum",
-    "loop",
-    "namespace",
-    "odict",
-    "proxy",
-    "raise",
-    "range",
-    "renderers",
-    "salt",
-    "self",
-    "show_full_context",
-    "slscolonpath",
-    "sls",
-    "slsdotpath",
-    "slspath",
-    "sls_path",
-    "super",
-    "tpldir",
-    "tpldot",
-    "tplfile",
-    "varargs",
-];
+/// Further names that Salt or Jinja define.
+fn is_reserved(name: &str) -> bool {
+    matches!(
+        name,
+        "caller"
+            | "context"
+            | "cycler"
+            | "dict"
+            | "env"
+            | "ifelse"
+            | "joiner"
+            | "kwargs"
+            | "lipsum"
+            | "loop"
+            | "namespace"
+            | "odict"
+            | "proxy"
+            | "raise"
+            | "range"
+            | "renderers"
+            | "salt"
+            | "self"
+            | "show_full_context"
+            | "slscolonpath"
+            | "sls"
+            | "slsdotpath"
+            | "slspath"
+            | "sls_path"
+            | "super"
+            | "tpldir"
+            | "tpldot"
+            | "tplfile"
+            | "tplpath"
+            | "varargs"
+    )
+}
 
 /// What of the loop variable is known.
 const LOOP: [&str; 7] = ["first", "index", "index0", "last", "length", "revindex", "revindex0"];
@@ -71,15 +74,15 @@ pub(crate) fn pass<'s>(
     syntax: &SyntaxConfig,
     functions: &[String],
 ) -> Result<Passed<'s>, Vec<NotNative>> {
-    let tokens = lexical(text, syntax).map_err(|refused| vec![refused])?;
-    let tree =
-        minijinja::machinery::parse(text, path, syntax.clone()).map_err(|error| vec![unread(&error)])?;
+    let tokens = lexical::check(text, syntax).map_err(|refused| vec![refused])?;
+    let tree = minijinja::machinery::parse(text, path, syntax.clone())
+        .map_err(|error| vec![lexical::syntax_error(&error)])?;
     let mut gate = Gate {
         functions,
         names: tokens.assigned,
         mutates: tokens.mutates,
         in_loop: false,
-        breaks: false,
+        used: HashSet::new(),
         refused: Vec::new(),
     };
     let Stmt::Template(template) = &tree else {
@@ -94,117 +97,6 @@ pub(crate) fn pass<'s>(
     }
 }
 
-/// What the parser does not read; Jinja may.
-fn unread(error: &minijinja::Error) -> NotNative {
-    let line = error.line().and_then(|line| u32::try_from(line).ok()).unwrap_or(0);
-    NotNative { line, what: format!("this syntax ({})", error.detail().unwrap_or("unknown")) }
-}
-
-/// What the tokens tell.
-struct Tokens<'s> {
-    /// Names that are set somewhere.
-    assigned: HashSet<&'s str>,
-    mutates: bool,
-}
-
-/// Refuses spellings that the parser reads otherwise than Jinja.
-fn lexical<'s>(text: &'s str, syntax: &SyntaxConfig) -> Result<Tokens<'s>, NotNative> {
-    let line_at = |byte: usize| {
-        let before = text.as_bytes().get(..byte).unwrap_or_default();
-        u32::try_from(before.iter().filter(|b| **b == b'\n').count() + 1).unwrap_or(0)
-    };
-    let refuse = |byte: usize, what: &str| Err(NotNative { line: line_at(byte), what: what.to_owned() });
-    let rare = |c: char| (c.is_control() && c != '\n' && c != '\t') || (!c.is_ascii() && c.is_whitespace());
-    if let Some(byte) = text.find(rare) {
-        return refuse(byte, "white space or control characters outside ASCII");
-    }
-    if let Some(byte) = text.find("+}}") {
-        return refuse(byte, "`+}}`");
-    }
-    for (byte, _) in text.match_indices("{%") {
-        let tag = text.get(byte..).unwrap_or_default();
-        let word = tag.trim_start_matches("{%").trim_start_matches(['-', '+']).trim_start();
-        let is_raw = word.starts_with("raw") || word.starts_with("endraw");
-        let plain = (tag.starts_with("{% raw %}") || tag.starts_with("{% endraw %}"))
-            && !syntax.trim_blocks()
-            && !syntax.lstrip_blocks();
-        if is_raw && !plain {
-            return refuse(byte, "this spelling of a raw block");
-        }
-    }
-    let mut tokens = Tokens { assigned: HashSet::new(), mutates: false };
-    let (mut nested, mut elifs) = (0, 0);
-    let mut before = Token::BlockEnd;
-    let mut at_start = false;
-    // In `for`, `set` and `with`: names up to here are set.
-    let mut setting = false;
-    let mut with = false;
-    for token in tokenize(text, false, syntax.clone()) {
-        let (token, span) = token.map_err(|error| unread(&error))?;
-        let (start, end) = (span.start_offset as usize, span.end_offset as usize);
-        let spelled = text.get(start..end).unwrap_or_default();
-        let rest = text.get(end..).unwrap_or_default();
-        match &token {
-            Token::BlockStart | Token::VariableStart => nested = 0,
-            Token::Comma | Token::Colon | Token::TemplateData(_) => {}
-            _ => nested += 1,
-        }
-        if nested > limits::JINJA_TAG_TOKENS_MAX {
-            return refuse(start, "a tag this long");
-        }
-        match &token {
-            Token::Ident(name) => {
-                if name.starts_with("__") {
-                    return refuse(start, "a name that begins with two underscores");
-                }
-                if at_start {
-                    setting = ["for", "set", "with"].contains(name);
-                    with = *name == "with";
-                    elifs += u32::from(*name == "elif");
-                    if elifs > 100 {
-                        return refuse(start, "this many `elif`");
-                    }
-                } else if setting && *name == "in" {
-                    setting = false;
-                } else if setting && !matches!(before, Token::Dot) {
-                    tokens.assigned.insert(name);
-                }
-                let is_mutator = METHODS.iter().any(|(method, mutates)| method == name && *mutates);
-                tokens.mutates |= matches!(before, Token::Dot) && is_mutator;
-            }
-            Token::Assign => {
-                if matches!(before, Token::ParenClose) && !setting {
-                    return refuse(start, "`)=`");
-                }
-                setting = false;
-            }
-            Token::Comma if with => setting = true,
-            Token::BlockEnd => (setting, with) = (false, false),
-            Token::Int(_) | Token::Int128(_) | Token::Float(_) => {
-                let (whole, fraction) = spelled.split_once('.').unwrap_or((spelled, "0"));
-                let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-                let plain = digits(whole) && digits(fraction) && (whole == "0" || !whole.starts_with('0'));
-                let ends = !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_' || c == '.');
-                if !plain || !ends || matches!(before, Token::Dot) || whole.len() + fraction.len() > 15 {
-                    return refuse(start, "this spelling of a number");
-                }
-            }
-            Token::Str(_) | Token::String(_) => {
-                let mut chars = spelled.chars();
-                while let Some(c) = chars.next() {
-                    if c == '\\' && !chars.next().is_some_and(|c| "\\'\"nt".contains(c)) {
-                        return refuse(start, "this escape in a text");
-                    }
-                }
-            }
-            _ => {}
-        }
-        at_start = matches!(token, Token::BlockStart);
-        before = token;
-    }
-    Ok(tokens)
-}
-
 struct Gate<'s, 'f> {
     functions: &'f [String],
     /// Names that are set somewhere in the file.
@@ -212,8 +104,8 @@ struct Gate<'s, 'f> {
     mutates: bool,
     /// Within the body of a loop, where `loop` is its variable.
     in_loop: bool,
-    /// `break` and `continue` lead out of nothing but loops and conditions.
-    breaks: bool,
+    /// Names used since this was last cleared.
+    used: HashSet<&'s str>,
     refused: Vec<NotNative>,
 }
 
@@ -281,14 +173,6 @@ impl<'s> Gate<'s, '_> {
         body.iter().filter_map(|stmt| self.stmt(stmt)).collect()
     }
 
-    /// A body that `break` does not lead out of.
-    fn closed(&mut self, body: &[Stmt<'s>]) -> Vec<Stmt<'s>> {
-        let breaks = std::mem::replace(&mut self.breaks, false);
-        let body = self.body(body);
-        self.breaks = breaks;
-        body
-    }
-
     fn stmt(&mut self, stmt: &Stmt<'s>) -> Option<Stmt<'s>> {
         Some(match stmt {
             Stmt::EmitRaw(raw) => Stmt::EmitRaw(Spanned::new(ast::EmitRaw { raw: raw.raw }, raw.span())),
@@ -312,7 +196,7 @@ impl<'s> Gate<'s, '_> {
                 let targets: Vec<_> =
                     with.assignments.iter().map(|(target, _)| self.target(target)).collect();
                 let mut values: Vec<_> = with.assignments.iter().map(|(_, value)| self.expr(value)).collect();
-                let body = self.closed(&with.body);
+                let body = self.body(&with.body);
                 let span = with.span();
                 // All values are those of outside, also of names that are set before.
                 let assignments = if targets.len() > 1 {
@@ -332,24 +216,12 @@ impl<'s> Gate<'s, '_> {
                     self.refuse("a filter or several names of a `set` block", set.span());
                 }
                 let target = self.target(&set.target);
-                let body = vec![scoped(Vec::new(), self.closed(&set.body), set.span())];
+                let body = vec![scoped(Vec::new(), self.body(&set.body), set.span())];
                 Stmt::SetBlock(Spanned::new(ast::SetBlock { target, filter: None, body }, set.span()))
             }
             Stmt::Do(done) => {
-                let call = self.call(&done.call);
+                let call = self.call(&done.call, false);
                 emit(filter("__void", call, Vec::new(), done.span()), done.span())
-            }
-            Stmt::Break(leave) => {
-                if !self.breaks {
-                    self.refuse("this `break`", leave.span());
-                }
-                Stmt::Break(Spanned::new(ast::Break, leave.span()))
-            }
-            Stmt::Continue(go_on) => {
-                if !self.breaks {
-                    self.refuse("this `continue`", go_on.span());
-                }
-                Stmt::Continue(Spanned::new(ast::Continue, go_on.span()))
             }
             Stmt::FilterBlock(block) => {
                 self.refuse("a `filter` block", block.span());
@@ -368,28 +240,29 @@ impl<'s> Gate<'s, '_> {
         if for_loop.recursive {
             self.refuse("a recursive loop", span);
         }
-        let iter = self.value(&for_loop.iter, !self.mutates);
+        let is_range = matches!(&for_loop.iter, Expr::Call(call) if names(&call.expr) == ["range"]);
+        let iter = self.value(&for_loop.iter, is_range || !self.mutates);
         let iter = filter("__iter", iter, Vec::new(), span);
         let target = self.target(&for_loop.target);
-        let before = (std::mem::replace(&mut self.in_loop, false), self.breaks);
+        let in_loop = std::mem::replace(&mut self.in_loop, false);
         let filter_expr = for_loop.filter_expr.as_ref().map(|filter| {
             if self.mutates {
-                self.refuse("a loop with `if` where values are changed", span);
+                self.refuse("a loop with `if` in a file that changes values", span);
             }
-            let mut targets = HashSet::new();
-            collect_names(&for_loop.target, &mut targets);
-            let mut named = HashSet::new();
-            collect_names(filter, &mut named);
-            if named.iter().any(|name| !targets.contains(name) && !GIVEN.contains(name)) {
-                self.refuse("a loop with `if` by what the template sets", span);
+            let used = std::mem::take(&mut self.used);
+            let condition = self.expr(filter);
+            let used = std::mem::replace(&mut self.used, used);
+            let targets = names(&for_loop.target);
+            if used.iter().any(|name| !targets.contains(name) && !GIVEN.contains(name)) {
+                self.refuse("a loop with `if` that uses other variables of the file", span);
             }
-            self.expr(filter)
+            condition
         });
-        (self.in_loop, self.breaks) = (true, for_loop.else_body.is_empty());
+        self.in_loop = true;
         let mut body = self.body(&for_loop.body);
-        (self.in_loop, self.breaks) = (false, false);
+        self.in_loop = false;
         let else_body = self.body(&for_loop.else_body);
-        (self.in_loop, self.breaks) = before;
+        self.in_loop = in_loop;
         // The text of each round is charged.
         let bytes: usize = for_loop.body.iter().map(raw_bytes).sum();
         if bytes > 0 {
@@ -433,7 +306,7 @@ impl<'s> Gate<'s, '_> {
     fn target(&mut self, target: &Expr<'s>) -> Expr<'s> {
         match target {
             Expr::Var(name) => {
-                if GIVEN.contains(&name.id) || RESERVED.contains(&name.id) || name.id == "tplpath" {
+                if GIVEN.contains(&name.id) || is_reserved(name.id) {
                     return self.refuse(format!("a new value of {:?}", name.id), name.span());
                 }
                 Expr::Var(Spanned::new(ast::Var { id: name.id }, name.span()))
@@ -470,8 +343,8 @@ impl<'s> Gate<'s, '_> {
         let span = expr.span();
         match expr {
             Expr::Var(name) => {
-                if GIVEN.contains(&name.id) || (self.names.contains(name.id) && !RESERVED.contains(&name.id))
-                {
+                self.used.insert(name.id);
+                if GIVEN.contains(&name.id) || (self.names.contains(name.id) && !is_reserved(name.id)) {
                     return Expr::Var(Spanned::new(ast::Var { id: name.id }, span));
                 }
                 self.refuse(format!("the name {:?}", name.id), span)
@@ -489,7 +362,10 @@ impl<'s> Gate<'s, '_> {
                     return self.refuse("a slice of a constant", span);
                 }
                 let of = self.expr(&slice.expr);
-                let bounds = [&slice.start, &slice.stop, &slice.step];
+                if slice.step.is_some() {
+                    return self.refuse("a slice with a step", span);
+                }
+                let bounds = [&slice.start, &slice.stop];
                 let bounds = bounds
                     .map(|bound| bound.as_ref().map_or_else(|| constant((), span), |bound| self.expr(bound)));
                 filter("__slice", of, bounds.into(), span)
@@ -520,7 +396,7 @@ impl<'s> Gate<'s, '_> {
                         _ => args.push(self.refuse("a test with named arguments", span)),
                     }
                 }
-                if !TESTS.contains(&(test.name, test.args.len())) || test.name == "sameas" {
+                if !is_test(test.name, test.args.len()) {
                     return self.refuse(format!("test {:?}", test.name), span);
                 }
                 filter("__is", of, args, span)
@@ -550,7 +426,7 @@ impl<'s> Gate<'s, '_> {
                 let index = self.expr(&item.subscript_expr);
                 filter("__item", of, vec![index], span)
             }
-            Expr::Call(call) => self.call(call),
+            Expr::Call(call) => self.call(call, walked),
             Expr::List(list) => {
                 let items = list.items.iter().map(|item| self.expr(item)).collect();
                 filter("__list", constant((), span), items, span)
@@ -583,9 +459,9 @@ impl<'s> Gate<'s, '_> {
             BinOpKind::Add => "__add",
             BinOpKind::Sub => "__sub",
             BinOpKind::Mul => "__mul",
-            BinOpKind::Div => "__div",
             BinOpKind::FloorDiv => "__floor",
             BinOpKind::Rem => "__rem",
+            BinOpKind::Div => return self.refuse("the operator `/`", span),
             BinOpKind::Pow => return self.refuse("the operator `**`", span),
             BinOpKind::Concat => "__concat",
             BinOpKind::In => "__in",
@@ -595,22 +471,23 @@ impl<'s> Gate<'s, '_> {
 
     fn filter(&mut self, named: &Spanned<ast::Filter<'s>>, walked: bool) -> Expr<'s> {
         let span = named.span();
-        let Some(name) = FILTERS.iter().chain(&SALT_FILTERS).find(|known| **known == named.name) else {
-            return self.refuse(format!("filter {:?}", named.name), span);
-        };
-        if LAZY.contains(name) && !walked {
-            return self.refuse(format!("what filter {name:?} gives, kept"), span);
+        let name = named.name;
+        if !is_filter(name) {
+            return self.refuse(format!("filter {name:?}"), span);
+        }
+        if is_lazy(name) && !walked {
+            return self.refuse(format!("a generator of the filter {name:?} that is kept"), span);
         }
         let of = match &named.expr {
-            Some(of) => self.value(of, WALKING.contains(name) || LAZY.contains(name)),
-            None => self.refuse("a filter of nothing", span),
+            Some(of) => self.value(of, consumes(name) || is_lazy(name)),
+            None => self.refuse("a filter without a value", span),
         };
         let mut args = self.args(&named.args, span);
-        args.insert(0, constant(*name, span));
+        args.insert(0, constant(name, span));
         filter("__filter", of, args, span)
     }
 
-    fn call(&mut self, call: &Spanned<ast::Call<'s>>) -> Expr<'s> {
+    fn call(&mut self, call: &Spanned<ast::Call<'s>>, walked: bool) -> Expr<'s> {
         let span = call.span();
         if let Some(name) = salt_function(&call.expr) {
             if !self.functions.contains(&name) {
@@ -622,14 +499,14 @@ impl<'s> Gate<'s, '_> {
             return filter("__salt", salt, args, span);
         }
         match &call.expr {
-            Expr::Var(name) if name.id == "range" => {
+            Expr::Var(name) if name.id == "range" && walked => {
                 let args = self.args(&call.args, span);
                 filter("__range", constant((), span), args, span)
             }
             Expr::GetAttr(attr) if matches!(&attr.expr, Expr::Var(name) if name.id == "salt" || name.id == "loop") => {
                 self.refuse(format!("a call of {:?}", attr.name), span)
             }
-            Expr::GetAttr(attr) if METHODS.iter().any(|(method, _)| *method == attr.name) => {
+            Expr::GetAttr(attr) if is_mutating(attr.name).is_some() => {
                 let of = self.expr(&attr.expr);
                 let mut args = self.args(&call.args, span);
                 args.insert(0, constant(attr.name, span));
@@ -678,49 +555,11 @@ fn raw_bytes(stmt: &Stmt<'_>) -> usize {
     }
 }
 
-/// The names in an expression.
-fn collect_names<'s>(expr: &Expr<'s>, names: &mut HashSet<&'s str>) {
-    let mut of =
-        |exprs: &mut dyn Iterator<Item = &Expr<'s>>| exprs.for_each(|expr| collect_names(expr, names));
-    let args = |args: &[CallArg<'s>], names: &mut HashSet<&'s str>| {
-        for arg in args {
-            let (CallArg::Pos(expr)
-            | CallArg::Kwarg(_, expr)
-            | CallArg::PosSplat(expr)
-            | CallArg::KwargSplat(expr)) = arg;
-            collect_names(expr, names);
-        }
-    };
-    match expr {
-        Expr::Var(name) => drop(names.insert(name.id)),
-        Expr::Const(_) => {}
-        Expr::Slice(slice) => {
-            of(&mut [&slice.start, &slice.stop, &slice.step].into_iter().flatten().chain([&slice.expr]));
-        }
-        Expr::UnaryOp(op) => of(&mut std::iter::once(&op.expr)),
-        Expr::BinOp(op) => of(&mut [&op.left, &op.right].into_iter()),
-        Expr::Compare(compare) => {
-            of(&mut compare.ops.iter().map(|op| &op.expr).chain([&compare.expr]));
-        }
-        Expr::IfExpr(choice) => {
-            of(&mut [&choice.test_expr, &choice.true_expr].into_iter().chain(&choice.false_expr));
-        }
-        Expr::Filter(filter) => {
-            of(&mut filter.expr.iter());
-            args(&filter.args, names);
-        }
-        Expr::Test(test) => {
-            of(&mut std::iter::once(&test.expr));
-            args(&test.args, names);
-        }
-        Expr::GetAttr(attr) => of(&mut std::iter::once(&attr.expr)),
-        Expr::GetItem(item) => of(&mut [&item.expr, &item.subscript_expr].into_iter()),
-        Expr::Call(call) => {
-            of(&mut std::iter::once(&call.expr));
-            args(&call.args, names);
-        }
-        Expr::List(list) => of(&mut list.items.iter()),
-        Expr::Tuple(tuple) => of(&mut tuple.items.iter()),
-        Expr::Map(map) => of(&mut map.keys.iter().chain(&map.values)),
+/// The names that a target assigns.
+fn names<'s>(target: &Expr<'s>) -> Vec<&'s str> {
+    match target {
+        Expr::Var(name) => vec![name.id],
+        Expr::List(list) => list.items.iter().flat_map(names).collect(),
+        _ => Vec::new(),
     }
 }
