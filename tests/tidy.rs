@@ -75,6 +75,7 @@ const DIALECT_ALLOWED: &[(&str, &str, &str)] = &[
     ("nobody", "`nobody`", "a value of `acts` in the answer of `reactor_list`"),
     ("nobody", "\"nobody\"", "the user, or that value"),
     ("is none", "is None", "Python"),
+    ("is none", "is_none", "a method of `Option`"),
 ];
 
 /// Lines with dialect that are left in each entry of `src/`. A number may only shrink.
@@ -93,7 +94,6 @@ const DIALECT_LINES_MAX: &[(&str, usize)] = &[
     ("query", 25),
     ("reactor", 397),
     ("shutdown.rs", 4),
-    ("sls", 67),
     ("store", 417),
     ("testing.rs", 1),
     ("unix_listener.rs", 22),

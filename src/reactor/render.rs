@@ -264,7 +264,7 @@ impl Rendering<'_> {
         let salt: Arc<dyn SaltFunctions> = Arc::clone(&recorded) as _;
         let context = Context { tag: self.tag, data: self.data, ambient, salt: &salt };
         let kept = if is_own { own } else { &other };
-        match self.engine.render_kept(&Source { path: &found.path, text }, kept, &context) {
+        match self.engine.render_cached(&Source { path: &found.path, text }, kept, &context) {
             Ok(rendered) => {
                 recorded.move_to(out);
                 if tracing::enabled!(tracing::Level::DEBUG) {

@@ -1,18 +1,18 @@
-//! What one rendering may cost: steps, bytes, depth. Counted per thread, for a rendering never leaves its thread.
+//! Limits of one rendering: steps, bytes, depth. The counters are per thread, because a rendering never changes its thread.
 
 use std::cell::Cell;
 
 use minijinja::{Error, ErrorKind};
 
-use super::value::{Res, salt};
+use super::value::{Res, not_native};
 use crate::limits;
 
-/// The bounds of one rendering.
+/// The limits of one rendering.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RenderLimits {
     /// Steps of evaluation.
     pub steps: u64,
-    /// Bytes of all values made.
+    /// Bytes allocated for values, freed or not.
     pub bytes: u64,
 }
 
@@ -32,14 +32,14 @@ thread_local! {
     static BYTES: Cell<u64> = const { Cell::new(0) };
 }
 
-/// A rendering begins.
+/// Resets the counters of this thread for a new rendering.
 pub(crate) fn begin(limits: RenderLimits) {
     LIMITS.set(limits);
     STEPS.set(0);
     BYTES.set(0);
 }
 
-/// Work that is worth so many steps.
+/// Counts steps; an error over the limit.
 pub(crate) fn spend(steps: usize) -> Res<()> {
     let spent = STEPS.get().saturating_add(steps as u64);
     STEPS.set(spent);
@@ -47,24 +47,24 @@ pub(crate) fn spend(steps: usize) -> Res<()> {
     if spent > limit { Err(steps_spent(limit)) } else { Ok(()) }
 }
 
-/// The template took too many steps.
+/// The error of a rendering over the limit of steps.
 pub(crate) fn steps_spent(limit: u64) -> Error {
-    Error::new(ErrorKind::OutOfFuel, format!("the template takes more than {limit} steps"))
+    Error::new(ErrorKind::OutOfFuel, format!("the template needs more than {limit} steps"))
 }
 
-/// Bytes of something that was made, or is about to be.
+/// Counts bytes, before they are allocated if possible; an error over the limit.
 pub(crate) fn charge(bytes: usize) -> Res<()> {
     let taken = BYTES.get().saturating_add(bytes as u64);
     BYTES.set(taken);
     let limit = LIMITS.get().bytes;
     if taken > limit {
-        let what = format!("the template's values take more than {limit} bytes");
+        let what = format!("the template's values need more than {limit} bytes");
         return Err(Error::new(ErrorKind::OutOfFuel, what));
     }
     Ok(())
 }
 
-/// Refuses values that nest too deep to be walked.
+/// An error for values that nest deeper than native code traverses.
 pub(crate) fn depth(depth: usize) -> Res<()> {
-    if depth > limits::JINJA_DEPTH_MAX { salt("a value that nests too deep") } else { Ok(()) }
+    if depth > limits::JINJA_DEPTH_MAX { not_native("a value that is nested too deeply") } else { Ok(()) }
 }

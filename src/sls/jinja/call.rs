@@ -1,4 +1,4 @@
-//! Methods of texts, lists and mappings, and the few functions that have names of their own.
+//! Methods of strings, lists and dicts, and the functions `range`, `namespace` and `salt[...]`.
 
 use std::sync::{Arc, Mutex};
 
@@ -6,7 +6,9 @@ use minijinja::Value;
 
 use super::budget;
 use super::ops;
-use super::value::{Kind, Obj, Pairs, Res, View, dict, key, kind, lazy, list, member, salt, text, to_plain};
+use super::value::{
+    Kind, Obj, Pairs, Res, View, dict, key, kind, lazy, list, member, not_native, text, to_plain,
+};
 use crate::limits;
 use crate::sls::python::text::{self as python, is_space};
 use crate::sls::value::{Key, Map};
@@ -30,11 +32,13 @@ pub(crate) struct Args<'a> {
 }
 
 impl<'a> Args<'a> {
-    /// As the gate spells them: how many go by place, those, then names and values in turn.
+    /// Parses the encoding of [`super::translate`]: the number of positional arguments, these, then names and values in turn.
     pub(crate) fn of(all: &'a [Value]) -> Res<Self> {
-        let Some((count, rest)) = all.split_first() else { return salt("a call") };
+        let Some((count, rest)) = all.split_first() else { return not_native("a call") };
         let count = count.as_usize().unwrap_or(0);
-        let (Some(pos), Some(named)) = (rest.get(..count), rest.get(count..)) else { return salt("a call") };
+        let (Some(pos), Some(named)) = (rest.get(..count), rest.get(count..)) else {
+            return not_native("a call");
+        };
         let pair = |pair: &'a [Value]| match pair {
             [name, value] => name.as_str().map(|name| (name, value)),
             _ => None,
@@ -42,11 +46,11 @@ impl<'a> Args<'a> {
         Ok(Self { pos, named: named.chunks(2).filter_map(pair).collect() })
     }
 
-    /// The arguments of these names, by place or by name; a call with others is Salt's.
+    /// The arguments of these names, positional or named. A call with others is not native.
     pub(crate) fn bind<const N: usize>(&self, names: [&str; N]) -> Res<[Option<&'a Value>; N]> {
         let mut bound = [None; N];
         if self.pos.len() > N {
-            return salt("a call with more arguments");
+            return not_native("a call with more arguments");
         }
         for (place, value) in bound.iter_mut().zip(self.pos) {
             *place = Some(value);
@@ -55,22 +59,22 @@ impl<'a> Args<'a> {
             let place = names.iter().position(|known| known == name).and_then(|at| bound.get_mut(at));
             match place {
                 Some(place @ None) => *place = Some(*value),
-                _ => return salt(format!("a call with the argument {name:?}")),
+                _ => return not_native(format!("a call with the argument {name:?}")),
             }
         }
         Ok(bound)
     }
 
-    /// Arguments that go by place alone.
+    /// Positional arguments. A call with named ones is not native.
     fn places<const N: usize>(&self) -> Res<[Option<&'a Value>; N]> {
-        if self.named.is_empty() { self.bind([""; N]) } else { salt("a call with named arguments") }
+        if self.named.is_empty() { self.bind([""; N]) } else { not_native("a call with named arguments") }
     }
 }
 
 fn wanted_text(value: Option<&Value>) -> Res<&str> {
     match value.map(kind) {
         Some(Kind::Str(text)) => Ok(text),
-        _ => salt("a call with what is no text"),
+        _ => not_native("a call with another type than a string"),
     }
 }
 
@@ -78,7 +82,7 @@ fn wanted_int(value: Option<&Value>, otherwise: i64) -> Res<i64> {
     match value.map(kind) {
         None => Ok(otherwise),
         Some(Kind::Int(i)) => Ok(i),
-        _ => salt("a call with what is no integer"),
+        _ => not_native("a call with another type than int"),
     }
 }
 
@@ -92,8 +96,8 @@ pub(crate) fn method(value: &Value, name: &str, args: &Args<'_>) -> Res<Value> {
         }
         Kind::Dict(_) => of_mapping(value, name, args),
         Kind::List(_) => of_list(value, name, args),
-        Kind::Undefined => salt("a method of an undefined value"),
-        _ => salt(format!("the method {name:?} of this type")),
+        Kind::Undefined => not_native("a method of an undefined value"),
+        _ => not_native(format!("the method {name:?} of this type")),
     }
 }
 
@@ -109,7 +113,7 @@ fn of_text(of: &str, name: &str, args: &Args<'_>) -> Res<Value> {
         "lower" | "upper" => {
             args.places::<0>()?;
             if !of.is_ascii() {
-                return salt("the case of letters outside ASCII");
+                return not_native("the case of letters outside ASCII");
             }
             text(if name == "lower" { of.to_ascii_lowercase() } else { of.to_ascii_uppercase() })
         }
@@ -127,7 +131,7 @@ fn of_text(of: &str, name: &str, args: &Args<'_>) -> Res<Value> {
                     }
                     Ok(Value::from(false))
                 }
-                _ => salt("a call with what is no text"),
+                _ => not_native("a call with another type than a string"),
             }
         }
         "strip" | "lstrip" | "rstrip" => {
@@ -135,7 +139,7 @@ fn of_text(of: &str, name: &str, args: &Args<'_>) -> Res<Value> {
             let chars = match chars.map(kind) {
                 None | Some(Kind::None) => None,
                 Some(Kind::Str(chars)) => Some(chars),
-                _ => return salt("a call with what is no text"),
+                _ => return not_native("a call with another type than a string"),
             };
             let out = |c: char| chars.map_or_else(|| is_space(c), |chars| chars.contains(c));
             Ok(Value::from(match name {
@@ -158,7 +162,7 @@ fn of_text(of: &str, name: &str, args: &Args<'_>) -> Res<Value> {
                     parts.reverse();
                     texts(parts)
                 }
-                _ => salt("a split at what is no text"),
+                _ => not_native("a split by another type than a string"),
             }
         }
         "replace" => {
@@ -168,17 +172,17 @@ fn of_text(of: &str, name: &str, args: &Args<'_>) -> Res<Value> {
         }
         "join" => {
             let [parts] = args.places()?;
-            let parts = parts.map_or_else(|| salt("a join of nothing"), ops::items)?;
+            let parts = parts.map_or_else(|| not_native("a join without an argument"), ops::items)?;
             let parts = parts.iter().map(|part| wanted_text(Some(part))).collect::<Res<Vec<_>>>()?;
             budget::charge(parts.iter().map(|part| part.len() + of.len()).sum())?;
             text(parts.join(of))
         }
         "format" => format(of, args),
-        _ => salt(format!("the method {name:?} of a text")),
+        _ => not_native(format!("the method {name:?} of a text")),
     }
 }
 
-/// `str.replace`, at most `count` times if that is not negative.
+/// `str.replace`; a negative `count` replaces all.
 pub(crate) fn replace(of: &str, old: &str, new: &str, count: i64) -> Res<Value> {
     let found = if old.is_empty() { of.len() + 1 } else { of.matches(old).count() };
     budget::charge(of.len().saturating_add(found.saturating_mul(new.len())))?;
@@ -188,7 +192,7 @@ pub(crate) fn replace(of: &str, old: &str, new: &str, count: i64) -> Res<Value> 
     })
 }
 
-/// `str.format` with bare fields: `{}`, `{0}`, `{name}`.
+/// `str.format` with plain fields: `{}`, `{0}`, `{name}`.
 fn format(of: &str, args: &Args<'_>) -> Res<Value> {
     let (mut out, mut rest, mut next, mut by_number) = (String::new(), of, 0, false);
     while let Some(at) = rest.find(['{', '}']) {
@@ -200,7 +204,7 @@ fn format(of: &str, args: &Args<'_>) -> Res<Value> {
             continue;
         }
         let Some((name, after)) = field.strip_prefix('{').and_then(|field| field.split_once('}')) else {
-            return salt("a format with a lone brace");
+            return not_native("a format with a lone brace");
         };
         let value = if name.is_empty() {
             next += 1;
@@ -217,28 +221,28 @@ fn format(of: &str, args: &Args<'_>) -> Res<Value> {
             Some((value, Kind::Str(_) | Kind::Int(_) | Kind::Bool(_) | Kind::None | Kind::Float(_))) => {
                 out.push_str(&ops::string(value)?);
             }
-            _ => return salt("a format with more than bare fields"),
+            _ => return not_native("a format with more than bare fields"),
         }
         rest = after;
     }
     if by_number && next > 0 {
-        return salt("a format that numbers some of its fields");
+        return not_native("a format that numbers some of its fields");
     }
     out.push_str(rest);
     text(out)
 }
 
 fn of_mapping(value: &Value, name: &str, args: &Args<'_>) -> Res<Value> {
-    let Some(object) = value.downcast_object::<Obj>() else { return salt("a mapping") };
-    let Obj::Dict(shared) = &*object else { return salt("a mapping") };
+    let Some(object) = value.downcast_object::<Obj>() else { return not_native("a mapping") };
+    let Obj::Dict(shared) = &*object else { return not_native("a mapping") };
     match name {
         "get" => {
             let [wanted, otherwise] = args.places()?;
-            let Some(wanted) = wanted else { return salt("a call without arguments") };
+            let Some(wanted) = wanted else { return not_native("a call without arguments") };
             if let Some(otherwise) = otherwise
                 && otherwise.is_undefined()
             {
-                return salt("an undefined value");
+                return not_native("an undefined value");
             }
             let found = match kind(wanted) {
                 Kind::Str(name) => shared.lock().get(name).cloned(),
@@ -247,7 +251,7 @@ fn of_mapping(value: &Value, name: &str, args: &Args<'_>) -> Res<Value> {
             match found {
                 Some(found) => Ok(found),
                 None if shared.access == super::value::Access::Partial => {
-                    salt("a key of the grains or options")
+                    not_native("a key of the grains or options")
                 }
                 None => Ok(otherwise.cloned().unwrap_or_else(|| Value::from(()))),
             }
@@ -271,17 +275,17 @@ fn of_mapping(value: &Value, name: &str, args: &Args<'_>) -> Res<Value> {
         }
         "pop" => {
             let [wanted, otherwise] = args.places()?;
-            let wanted = wanted.map_or_else(|| salt("a call without arguments"), key)?;
+            let wanted = wanted.map_or_else(|| not_native("a call without arguments"), key)?;
             budget::spend(shared.lock().len() / 16)?;
             match (shared.change()?.shift_remove(&wanted), otherwise) {
                 (Some(found), _) => Ok(found),
                 (None, Some(otherwise)) => Ok(otherwise.clone()),
-                (None, None) => salt("a key that is not there"),
+                (None, None) => not_native("a missing key"),
             }
         }
         "setdefault" => {
             let [wanted, otherwise] = args.places()?;
-            let wanted = wanted.map_or_else(|| salt("a call without arguments"), key)?;
+            let wanted = wanted.map_or_else(|| not_native("a call without arguments"), key)?;
             let otherwise = otherwise.cloned().unwrap_or_else(|| Value::from(()));
             member(&otherwise, Some(&object))?;
             budget::charge(48)?;
@@ -289,7 +293,7 @@ fn of_mapping(value: &Value, name: &str, args: &Args<'_>) -> Res<Value> {
         }
         "update" => {
             if args.pos.len() > 1 {
-                return salt("a call with more arguments");
+                return not_native("a call with more arguments");
             }
             let mut new = Pairs::new();
             match args.pos.first().map(kind) {
@@ -297,7 +301,7 @@ fn of_mapping(value: &Value, name: &str, args: &Args<'_>) -> Res<Value> {
                 Some(Kind::Dict(other)) if other.access != super::value::Access::Partial => {
                     new.clone_from(&other.lock());
                 }
-                _ => return salt("an update with what is no mapping"),
+                _ => return not_native("an update with another type than dict"),
             }
             for (name, value) in &args.named {
                 new.insert(Key::from(*name), (*value).clone());
@@ -313,17 +317,17 @@ fn of_mapping(value: &Value, name: &str, args: &Args<'_>) -> Res<Value> {
             }
             Ok(Value::from(()))
         }
-        _ => salt(format!("the method {name:?} of a mapping")),
+        _ => not_native(format!("the method {name:?} of a mapping")),
     }
 }
 
 fn of_list(value: &Value, name: &str, args: &Args<'_>) -> Res<Value> {
-    let Some(object) = value.downcast_object::<Obj>() else { return salt("a list") };
-    let Obj::List(shared) = &*object else { return salt("a list") };
+    let Some(object) = value.downcast_object::<Obj>() else { return not_native("a list") };
+    let Obj::List(shared) = &*object else { return not_native("a list") };
     match name {
         "append" => {
             let [item] = args.places()?;
-            let Some(item) = item else { return salt("a call without arguments") };
+            let Some(item) = item else { return not_native("a call without arguments") };
             member(item, Some(&object))?;
             budget::charge(24)?;
             shared.change()?.push(item.clone());
@@ -333,7 +337,7 @@ fn of_list(value: &Value, name: &str, args: &Args<'_>) -> Res<Value> {
             let [more] = args.places()?;
             let more = match more.map(|more| (more, kind(more))) {
                 Some((more, Kind::List(_) | Kind::Tuple(_) | Kind::View(..))) => ops::items(more)?,
-                _ => return salt("an extension by what is no list"),
+                _ => return not_native("an extension by another type than a list"),
             };
             for item in &more {
                 member(item, Some(&object))?;
@@ -347,7 +351,7 @@ fn of_list(value: &Value, name: &str, args: &Args<'_>) -> Res<Value> {
             budget::charge(items.len() * 24)?;
             Ok(list(items))
         }
-        _ => salt(format!("the method {name:?} of a list")),
+        _ => not_native(format!("the method {name:?} of a list")),
     }
 }
 
@@ -355,7 +359,7 @@ fn of_list(value: &Value, name: &str, args: &Args<'_>) -> Res<Value> {
 pub(crate) fn range(args: &Args<'_>) -> Res<Value> {
     let [first, second] = args.places()?;
     if first.is_none() {
-        return salt("a range without bounds");
+        return not_native("`range` without arguments");
     }
     let first = wanted_int(first, 0)?;
     let (start, stop) = match second {
@@ -363,7 +367,7 @@ pub(crate) fn range(args: &Args<'_>) -> Res<Value> {
         Some(stop) => (first, wanted_int(Some(stop), 0)?),
     };
     if usize::try_from(stop.saturating_sub(start)).is_ok_and(|len| len > limits::JINJA_RANGE_MAX) {
-        return salt("a range that is too long");
+        return not_native("a range that is too long");
     }
     let numbers = (start..stop).map(Value::from).collect::<Vec<_>>();
     budget::charge(numbers.len() * 24)?;
@@ -373,7 +377,7 @@ pub(crate) fn range(args: &Args<'_>) -> Res<Value> {
 /// `namespace(..)`
 pub(crate) fn namespace(args: &Args<'_>) -> Res<Value> {
     if !args.pos.is_empty() {
-        return salt("a namespace of a mapping");
+        return not_native("a namespace of a mapping");
     }
     let mut members = Vec::new();
     for (name, value) in &args.named {
@@ -385,7 +389,9 @@ pub(crate) fn namespace(args: &Args<'_>) -> Res<Value> {
 
 /// `{% set ns.name = value %}`
 pub(crate) fn set_member(of: &Value, name: &str, value: &Value) -> Res<()> {
-    let Kind::Namespace(members) = kind(of) else { return salt("an attribute of what is no namespace") };
+    let Kind::Namespace(members) = kind(of) else {
+        return not_native("an attribute of another type than namespace");
+    };
     member(value, None)?;
     let mut members = members.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     match members.iter_mut().find(|(known, _)| known == name) {
@@ -395,9 +401,9 @@ pub(crate) fn set_member(of: &Value, name: &str, value: &Value) -> Res<()> {
     Ok(())
 }
 
-/// `salt['module.function'](..)`, of those that need no Salt.
+/// `salt['module.function'](..)`, of functions that need no Salt.
 pub(crate) fn function(of: &Value, name: &str, args: &Args<'_>) -> Res<Value> {
-    let Some(Obj::Salt(functions)) = of.downcast_object_ref::<Obj>() else { return salt("`salt`") };
+    let Some(Obj::Salt(functions)) = of.downcast_object_ref::<Obj>() else { return not_native("`salt`") };
     let pos = args.pos.iter().map(|arg| to_plain(arg, 0)).collect::<Res<Vec<_>>>()?;
     let mut named = Map::new();
     for (name, arg) in &args.named {
@@ -405,6 +411,6 @@ pub(crate) fn function(of: &Value, name: &str, args: &Args<'_>) -> Res<Value> {
     }
     match functions.call(name, &pos, &named) {
         Some(answer) => Ok(super::value::from_plain(&answer, super::value::Access::Full, 0)),
-        None => salt(format!("salt[{name:?}] with these arguments")),
+        None => not_native(format!("salt[{name:?}] with these arguments")),
     }
 }

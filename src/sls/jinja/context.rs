@@ -1,4 +1,4 @@
-//! What a template sees: the event, and what surrounds it.
+//! The variables of a template: the event, grains, options and functions.
 
 use std::sync::{Arc, OnceLock};
 
@@ -8,31 +8,31 @@ use super::budget::{self, RenderLimits};
 use super::value::{self, Access};
 use crate::sls::value::{Map, Value as Plain};
 
-/// An event's data as templates see it: one value, shared by all files of an event, that they may change.
+/// The data of an event: one mutable value, shared by all files of the event.
 ///
-/// Cheap to clone: a clone is the same data.
+/// A clone shares the data.
 #[derive(Clone)]
 pub struct Data(pub(crate) Value);
 
 impl Data {
-    /// Out of the bytes of a msgpack value.
+    /// Decodes one msgpack value.
     pub fn from_msgpack(bytes: &[u8]) -> Result<Self, String> {
         value::from_msgpack(bytes).map(Data)
     }
 
-    /// Out of a value.
+    /// Copies a value.
     pub fn from_value(value: &Plain) -> Self {
         Data(value::from_plain(value, Access::Full, 0))
     }
 
-    /// As it is now. What nests too deep to be walked is nothing.
+    /// The current data; `Null` if it is nested too deeply.
     pub fn to_value(&self) -> Plain {
         budget::begin(RenderLimits::default());
         value::to_plain(&self.0, 0).unwrap_or(Plain::Null)
     }
 }
 
-/// What surrounds the events of one thread: the same for all, converted when first asked for. Native templates do not change it.
+/// Variables that are equal for all events of a thread, converted on first use. Native templates cannot change them.
 pub struct Ambient {
     grains: Lazy,
     opts: Lazy,
@@ -52,7 +52,7 @@ impl Lazy {
 }
 
 impl Ambient {
-    /// The master's grains and options; `whole` where these are all grains that Salt has. There are always more options.
+    /// The master's grains and options. `whole`: these are all grains that Salt has. Salt always has more options.
     pub fn new(grains: Arc<Plain>, opts: Arc<Plain>, whole: bool) -> Self {
         let lazy = |from, access| Lazy { from, access, value: OnceLock::new() };
         Ambient {
@@ -62,7 +62,7 @@ impl Ambient {
         }
     }
 
-    /// What a template finds under a name.
+    /// The variable of this name.
     pub(crate) fn get(&self, name: &str) -> Option<Value> {
         match name {
             "grains" => Some(self.grains.get()),
@@ -81,13 +81,13 @@ impl Default for Ambient {
     }
 }
 
-/// The execution modules behind `salt`, of which some need no Salt and have no effect.
+/// Functions of `salt` that run without Salt and have no effect.
 pub trait SaltFunctions: Send + Sync {
-    /// Calls a function, if it is one of those and its arguments are of a kind that is known here.
+    /// Calls a function; `None` if it, or a type of its arguments, is not supported.
     fn call(&self, fun: &str, args: &[Plain], kwargs: &Map) -> Option<Plain>;
 }
 
-/// No function at all; Salt might have them.
+/// Supports no function.
 pub struct NoFunctions;
 
 impl SaltFunctions for NoFunctions {
@@ -96,7 +96,7 @@ impl SaltFunctions for NoFunctions {
     }
 }
 
-/// What one rendering sees. All files of an event get the same.
+/// The variables of one rendering, shared by all files of an event.
 #[derive(Clone)]
 pub struct Context<'a> {
     /// The event's tag.

@@ -1,4 +1,4 @@
-//! The engine: compiled templates, the filters that they are made of, and what they are rendered with.
+//! The engine: compilation, the cache of compiled templates, and the filters that translated syntax trees use.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher as _, RandomState};
@@ -13,50 +13,50 @@ use super::budget::{self, RenderLimits};
 use super::call::{self, Args};
 use super::context::{Ambient, Context, SaltFunctions};
 use super::error::{RenderError, RenderErrorKind};
-use super::value::{self, Obj, Pairs, Res, salt};
+use super::value::{self, Obj, Pairs, Res, not_native};
 use super::{filters, ops, translate};
 use crate::limits;
 use crate::sls::value::Map;
 
-/// How an engine renders.
+/// Options of an engine.
 #[derive(Debug, Clone, Default)]
 pub struct EngineOptions {
-    /// The master's `jinja_env`. With more than `trim_blocks` and `lstrip_blocks` no file is native.
+    /// The master's `jinja_env`. With other options than `trim_blocks` and `lstrip_blocks` no file is native.
     pub jinja_env: Map,
     /// The master's `allow_undefined`. With it no file is native.
     pub allow_undefined: bool,
-    /// What one rendering may cost.
+    /// Limits of one rendering.
     pub limits: RenderLimits,
-    /// Functions of `salt` that need no Salt: `test.ping`.
+    /// Names of supported functions of `salt`: `test.ping`.
     pub functions: Vec<String>,
 }
 
-/// A template's text and where it comes from.
+/// A template.
 #[derive(Debug, Clone, Copy)]
 pub struct Source<'a> {
-    /// The file's absolute path, which errors name.
+    /// The file's absolute path, for error messages.
     pub path: &'a str,
     /// The file's text.
     pub text: &'a str,
 }
 
-/// What a template gave.
+/// The result of a rendering.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rendered {
     /// The text.
     pub text: String,
 }
 
-/// Something in a template that is not done natively.
+/// A construct that is not native.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotNative {
-    /// Where, from 1; 0 for the whole file.
+    /// The line, from 1; 0 for the whole file.
     pub line: u32,
-    /// What: `filter "ipaddr"`, `salt["mine.get"]`.
+    /// The construct: `filter "ipaddr"`, `salt["mine.get"]`.
     pub what: String,
 }
 
-/// A text and its path, which what it is compiled to refers to.
+/// Path and text of a template; its program borrows from them.
 struct Origin {
     path: String,
     text: String,
@@ -76,14 +76,14 @@ self_cell::self_cell!(
     }
 );
 
-/// What a file is: a program, or why it is not native.
+/// A template with its program, or the constructs that are not native.
 struct Compiled {
     path: String,
     text: String,
     native: Result<Native, Vec<NotNative>>,
 }
 
-/// What a text was compiled to, for who keeps it beside the text.
+/// A compiled template, for callers that cache it.
 #[derive(Clone)]
 pub struct Prepared(Arc<Compiled>);
 
@@ -107,18 +107,18 @@ struct Cache {
     bytes: usize,
 }
 
-/// Renders templates. One serves all threads.
+/// Renders templates; shared by all threads.
 pub struct Engine {
     env: Environment<'static>,
     limits: RenderLimits,
-    /// The syntax of all files, or why none is native.
+    /// Options of the syntax, or the option that makes all files not native.
     syntax: Result<SyntaxConfig, String>,
     functions: Vec<String>,
     cache: Mutex<Cache>,
     hasher: RandomState,
 }
 
-/// The names that a template is given.
+/// The variables of a template.
 struct Root {
     tag: Value,
     data: Value,
@@ -128,7 +128,7 @@ struct Root {
 
 impl std::fmt::Debug for Root {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the context")
+        f.write_str("Root")
     }
 }
 
@@ -173,14 +173,14 @@ fn syntax(options: &EngineOptions) -> Result<SyntaxConfig, String> {
     builder.build().map_err(|error| error.to_string())
 }
 
-/// What templates are made of beside the engine's own statements; the gate names them.
+/// The filters that [`translate`] puts in place of operators, look-ups, calls and literals.
 fn environment(limits: RenderLimits) -> Environment<'static> {
     use std::cmp::Ordering::{Equal, Greater, Less};
 
     fn argument(args: &[Value]) -> Res<(&str, &[Value])> {
         match args.split_first() {
             Some((name, rest)) => Ok((name.as_str().unwrap_or_default(), rest)),
-            None => salt("a call"),
+            None => not_native("a call"),
         }
     }
     fn ordered(a: &Value, b: &Value, wanted: &[std::cmp::Ordering]) -> Res<bool> {
@@ -210,7 +210,7 @@ fn environment(limits: RenderLimits) -> Environment<'static> {
     env.add_filter("__concat", |a: &Value, b: &Value| value::text(ops::string(a)? + &ops::string(b)?));
     env.add_filter("__in", |a: &Value, b: &Value| ops::contains(b, a));
     env.add_filter("__iter", |of: &Value| match of.downcast_object_ref::<Obj>() {
-        // What is walked itself is not changed meanwhile.
+        // A collection counts its iterations itself.
         Some(_) => Ok(of.clone()),
         None => ops::items(of).map(value::lazy),
     });
@@ -227,7 +227,7 @@ fn environment(limits: RenderLimits) -> Environment<'static> {
         budget::charge(parts.len() * 32)?;
         let mut pairs = Pairs::with_capacity(parts.len() / 2);
         for pair in parts.chunks(2) {
-            let [key, of] = pair else { return salt("a mapping") };
+            let [key, of] = pair else { return not_native("a mapping") };
             value::member(of, None)?;
             pairs.insert(value::key(key)?, of.clone());
         }
@@ -253,14 +253,14 @@ fn environment(limits: RenderLimits) -> Environment<'static> {
     env.add_filter("__namespace", |_: &Value, args: &[Value]| call::namespace(&Args::of(args)?));
     env.add_filter("__set_member", |of: &Value, args: &[Value]| match args {
         [name, member] => call::set_member(of, name.as_str().unwrap_or_default(), member).map(|()| ""),
-        _ => salt("a namespace"),
+        _ => not_native("a namespace"),
     });
     env.add_filter("__void", |_: &Value| "");
     env.add_filter("__charge", |bytes: &Value| budget::charge(bytes.as_usize().unwrap_or(0)).map(|()| ""));
     env
 }
 
-/// A `#jinja2:` line, first or below a shebang, gives options of its own.
+/// Whether there is a `#jinja2:` line with options, first or below a shebang.
 fn has_header(text: &str) -> bool {
     let mut lines = text.lines();
     let first = lines.next().unwrap_or_default();
@@ -269,7 +269,7 @@ fn has_header(text: &str) -> bool {
 }
 
 impl Engine {
-    /// An engine with these options.
+    /// Creates an engine.
     pub fn new(options: EngineOptions) -> Self {
         Engine {
             env: environment(options.limits),
@@ -283,11 +283,11 @@ impl Engine {
 
     /// Renders a template.
     pub fn render(&self, source: &Source<'_>, context: &Context<'_>) -> Result<Rendered, RenderError> {
-        self.render_kept(source, &OnceLock::new(), context)
+        self.render_cached(source, &OnceLock::new(), context)
     }
 
-    /// As [`Engine::render`], for a text whose owner keeps what it was compiled to by this engine.
-    pub fn render_kept(
+    /// As [`Engine::render`], with a compiled template that the caller keeps beside the text.
+    pub fn render_cached(
         &self,
         source: &Source<'_>,
         kept: &OnceLock<Prepared>,
@@ -327,7 +327,7 @@ impl Engine {
                 AutoEscape::None,
             )
             .map(drop)?;
-            // What later files and Salt get to see has to be data still.
+            // Later files and Salt need plain data.
             if program.mutates { value::to_plain(&context.data.0, 0).map(drop) } else { Ok(()) }
         });
         if let Err(error) = result {
@@ -344,19 +344,19 @@ impl Engine {
             let what = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
             return Err(fail(RenderErrorKind::NotNative, line, what));
         }
-        // Jinja takes the last newline away, and Salt gives it back.
+        // Jinja removes the last newline; Salt restores it.
         if source.text.ends_with('\n') {
             text.push('\n');
         }
         Ok(Rendered { text })
     }
 
-    /// What of a template Salt itself would have to do, as far as that shows without an event.
+    /// The constructs of a template that are not native, as far as they are known without an event.
     pub fn check(&self, source: &Source<'_>) -> Vec<NotNative> {
         self.prepare(source).0.native.as_ref().err().cloned().unwrap_or_default()
     }
 
-    /// A text, compiled.
+    /// Compiles a template, or returns the cached one.
     pub fn prepare(&self, source: &Source<'_>) -> Prepared {
         let key = self.hasher.hash_one((source.text, source.path));
         let same = |compiled: &Arc<Compiled>| compiled.text == source.text && compiled.path == source.path;
@@ -387,14 +387,14 @@ impl Engine {
         if has_header(source.text) {
             return Err(whole("a `#jinja2:` header"));
         }
-        // Jinja sees one kind of line break.
+        // Jinja normalizes line breaks.
         let text = source.text.replace("\r\n", "\n").replace('\r', "\n");
         Native::try_new(Origin { path: source.path.to_owned(), text }, |origin| {
-            let passed = translate::pass(&origin.path, &origin.text, syntax, &self.functions)?;
+            let translated = translate::translate(&origin.path, &origin.text, syntax, &self.functions)?;
             let mut generator = CodeGenerator::new(&origin.path, &origin.text);
-            generator.compile_stmt(&passed.tree);
+            generator.compile_stmt(&translated.tree);
             let (instructions, blocks) = generator.finish();
-            Ok(Program { instructions, blocks, mutates: passed.mutates })
+            Ok(Program { instructions, blocks, mutates: translated.mutates })
         })
     }
 }

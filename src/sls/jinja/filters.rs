@@ -1,4 +1,4 @@
-//! Filters and tests that templates name, for the types where they are plain.
+//! Filters and tests, for types and arguments where their results are certain.
 
 use std::cell::RefCell;
 use std::cmp::Ordering;
@@ -10,7 +10,7 @@ use regex::bytes::{Regex, RegexBuilder};
 use super::budget;
 use super::call::{Args, method, replace};
 use super::ops::{self, Notation};
-use super::value::{Kind, Obj, Res, View, kind, lazy, list, member, salt, text};
+use super::value::{Kind, Obj, Res, View, kind, lazy, list, member, not_native, text};
 
 /// Whether a filter is native.
 pub(crate) fn is_filter(name: &str) -> bool {
@@ -88,7 +88,7 @@ fn size(value: usize) -> Value {
 }
 
 fn truth(value: &Value) -> Res<bool> {
-    if value.is_undefined() { salt("an undefined value") } else { Ok(value.is_true()) }
+    if value.is_undefined() { not_native("an undefined value") } else { Ok(value.is_true()) }
 }
 
 /// `value|name(..)`
@@ -105,7 +105,7 @@ pub(crate) fn apply(name: &str, value: &Value, args: &Args<'_>) -> Res<Value> {
         });
     }
     if matches!(kind(value), Kind::Undefined | Kind::Markup(_)) {
-        return salt("a filter of an undefined value or of JSON text");
+        return not_native("a filter of an undefined value or of JSON text");
     }
     match name {
         "json" | "tojson" => {
@@ -146,7 +146,9 @@ pub(crate) fn apply(name: &str, value: &Value, args: &Args<'_>) -> Res<Value> {
         }
         "replace" => {
             let [old, new] = args.bind(["old", "new"])?;
-            let (Some(old), Some(new)) = (old, new) else { return salt("a replacement without arguments") };
+            let (Some(old), Some(new)) = (old, new) else {
+                return not_native("a replacement without arguments");
+            };
             replace(&ops::string(value)?, &ops::string(old)?, &ops::string(new)?, -1)
         }
         "int" => integer(value, args),
@@ -160,7 +162,7 @@ pub(crate) fn apply(name: &str, value: &Value, args: &Args<'_>) -> Res<Value> {
             args.bind::<0>([])?;
             match value.downcast_object_ref::<Obj>() {
                 Some(object @ Obj::Dict(_)) => Ok(lazy(object.seen(View::Items)?)),
-                _ => salt("the items of what is no mapping"),
+                _ => not_native("the items of another type than dict"),
             }
         }
         "first" | "last" => {
@@ -172,21 +174,21 @@ pub(crate) fn apply(name: &str, value: &Value, args: &Args<'_>) -> Res<Value> {
                     let found = if name == "first" { items.first() } else { items.last() };
                     Ok(found.cloned().unwrap_or(Value::UNDEFINED))
                 }
-                _ => salt("the end of what is no sequence"),
+                _ => not_native("the first or last item of this type"),
             }
         }
         "sort" => sort(value, args),
         "dictsort" => {
             args.bind::<0>([])?;
             let Some(object @ Obj::Dict(_)) = value.downcast_object_ref::<Obj>() else {
-                return salt("a sort of what is no mapping");
+                return not_native("`dictsort` of another type than dict");
             };
             let pairs = object.seen(View::Items)?;
             let mut keyed = pairs
                 .into_iter()
                 .map(|pair| match kind(&ops::item(&pair, &Value::from(0))?) {
                     Kind::Str(key) if key.is_ascii() => Ok((key.to_ascii_lowercase(), pair)),
-                    _ => salt("a sort of rare keys"),
+                    _ => not_native("a sort of rare keys"),
                 })
                 .collect::<Res<Vec<_>>>()?;
             keyed.sort_by(|(a, _), (b, _)| a.cmp(b));
@@ -197,7 +199,7 @@ pub(crate) fn apply(name: &str, value: &Value, args: &Args<'_>) -> Res<Value> {
             let by = by.map_or_else(|| Ok(String::new()), ops::string)?;
             let parts = ops::items(value)?;
             if parts.iter().any(|part| matches!(kind(part), Kind::Markup(_))) {
-                return salt("a join of JSON text");
+                return not_native("a join of JSON text");
             }
             let parts = parts.iter().map(ops::string).collect::<Res<Vec<_>>>()?;
             budget::charge(parts.len() * by.len())?;
@@ -205,11 +207,11 @@ pub(crate) fn apply(name: &str, value: &Value, args: &Args<'_>) -> Res<Value> {
         }
         "map" => map(value, args),
         "select" | "reject" | "selectattr" | "rejectattr" => select(name, value, args),
-        _ => salt(format!("the filter {name:?}")),
+        _ => not_native(format!("the filter {name:?}")),
     }
 }
 
-/// The attribute of an item: names and places with dots between.
+/// The attribute of an item by its path: names and indexes with dots between.
 fn attribute(item: &Value, path: &Value) -> Res<Value> {
     match kind(path) {
         Kind::Int(_) => ops::item(item, path),
@@ -218,13 +220,13 @@ fn attribute(item: &Value, path: &Value) -> Res<Value> {
             for part in path.split('.') {
                 let part = part.parse::<i64>().map_or_else(|_| Value::from(part), Value::from);
                 if found.is_undefined() {
-                    return salt("an attribute of an undefined value");
+                    return not_native("an attribute of an undefined value");
                 }
                 found = ops::item(&found, &part)?;
             }
             Ok(found)
         }
-        _ => salt("an attribute that is no text"),
+        _ => not_native("an attribute of a rare type"),
     }
 }
 
@@ -236,11 +238,11 @@ fn map(value: &Value, args: &Args<'_>) -> Res<Value> {
             let Some(name @ ("lower" | "upper" | "trim" | "string" | "int" | "length" | "first" | "last")) =
                 name.as_str()
             else {
-                return salt("this `map`");
+                return not_native("this `map`");
             };
             apply(name, item, &Args { pos: &[], named: Vec::new() })
         }
-        _ => salt("this `map`"),
+        _ => not_native("this `map`"),
     };
     let mapped = items.iter().map(each).collect::<Res<Vec<_>>>()?;
     mapped.iter().try_for_each(|item| member(item, None))?;
@@ -249,12 +251,12 @@ fn map(value: &Value, args: &Args<'_>) -> Res<Value> {
 
 fn select(name: &str, value: &Value, args: &Args<'_>) -> Res<Value> {
     if !args.named.is_empty() {
-        return salt("this selection");
+        return not_native("this selection");
     }
     let (path, args) = match (name.ends_with("attr"), args.pos) {
         (true, [path, rest @ ..]) => (Some(path), rest),
         (false, rest) => (None, rest),
-        _ => return salt("a selection without an attribute"),
+        _ => return not_native("a selection without an attribute"),
     };
     let wanted = name.starts_with("select");
     let mut kept = Vec::new();
@@ -267,7 +269,7 @@ fn select(name: &str, value: &Value, args: &Args<'_>) -> Res<Value> {
             [] => truth(&tested)?,
             [name, rest @ ..] => match name.as_str() {
                 Some(name) if is_test(name, rest.len()) => test(name, &tested, rest)?,
-                _ => return salt("a selection by this test"),
+                _ => return not_native("a selection by this test"),
             },
         };
         if passed == wanted {
@@ -290,14 +292,14 @@ fn sort(value: &Value, args: &Args<'_>) -> Res<Value> {
                 Kind::Str(text) if case_sensitive => Value::from(text),
                 Kind::Str(text) if text.is_ascii() => Value::from(text.to_ascii_lowercase()),
                 Kind::Int(i) => Value::from(i),
-                _ => return salt("a sort of what is neither text nor integer"),
+                _ => return not_native("a sort of other types than strings and integers"),
             };
             Ok((key, item))
         })
         .collect::<Res<Vec<_>>>()?;
     let is_text = |key: &Value| key.as_str().is_some();
     if keyed.windows(2).any(|pair| matches!(pair, [(a, _), (b, _)] if is_text(a) != is_text(b))) {
-        return salt("a sort of text among numbers");
+        return not_native("a sort of strings and numbers");
     }
     let mut keyed = keyed;
     budget::spend(keyed.len() * 8)?;
@@ -322,9 +324,9 @@ fn integer(value: &Value, args: &Args<'_>) -> Res<Value> {
             }
             // Python also reads `inf` and `nan`.
             let is_word = text.starts_with(|c: char| c.is_ascii_alphabetic() && !"iInN".contains(c));
-            if is_word { Ok(Value::from(0)) } else { salt("a number in a rare notation") }
+            if is_word { Ok(Value::from(0)) } else { not_native("a number in a rare notation") }
         }
-        _ => salt("the filter \"int\" of this type"),
+        _ => not_native("the filter \"int\" of this type"),
     }
 }
 
@@ -338,10 +340,10 @@ fn quoted(name: &str, value: &Value) -> Res<Value> {
         ("yaml_encode", Kind::Bool(b)) => return Ok(Value::from(if b { "true" } else { "false" })),
         ("yaml_encode", Kind::None) => return Ok(Value::from("null")),
         (_, Kind::Str(text)) => text,
-        _ => return salt("a quotation of what is no text"),
+        _ => return not_native("a quotation of a rare type"),
     };
     if !is_printable(of) {
-        return salt("a quotation of characters outside ASCII");
+        return not_native("a quotation of characters outside ASCII");
     }
     text(if name == "yaml_squote" {
         format!("'{}'", of.replace('\'', "''"))
@@ -360,9 +362,9 @@ pub(crate) fn test(name: &str, value: &Value, args: &[Value]) -> Res<bool> {
         _ => {}
     }
     if matches!(of, Kind::Undefined | Kind::Markup(_) | Kind::Other | Kind::Lazy(_)) {
-        return salt(format!("the test {name:?} of a rare type"));
+        return not_native(format!("the test {name:?} of a rare type"));
     }
-    let other = || args.first().map_or_else(|| salt("a test without an argument"), Ok);
+    let other = || args.first().map_or_else(|| not_native("a test without an argument"), Ok);
     let order = || ops::order(value, other()?);
     Ok(match name {
         "none" => matches!(of, Kind::None),
@@ -378,11 +380,11 @@ pub(crate) fn test(name: &str, value: &Value, args: &[Value]) -> Res<bool> {
         "sequence" | "iterable" => match of {
             Kind::Str(_) | Kind::List(_) | Kind::Tuple(_) | Kind::Dict(_) => true,
             Kind::None | Kind::Bool(_) | Kind::Int(_) | Kind::Float(_) => false,
-            _ => return salt(format!("the test {name:?} of a rare type")),
+            _ => return not_native(format!("the test {name:?} of a rare type")),
         },
         "odd" | "even" => match of {
             Kind::Int(i) => (i % 2 != 0) == (name == "odd"),
-            _ => return salt(format!("the test {name:?} of what is no integer")),
+            _ => return not_native(format!("the test {name:?} of another type than int")),
         },
         "eq" | "equalto" => ops::equal(value, other()?, 0)?,
         "ne" => !ops::equal(value, other()?, 0)?,
@@ -393,9 +395,9 @@ pub(crate) fn test(name: &str, value: &Value, args: &[Value]) -> Res<bool> {
         "le" => matches!(order()?, Some(Ordering::Less | Ordering::Equal)),
         "match" => match (of, kind(other()?)) {
             (Kind::Str(text), Kind::Str(pattern)) => matches_start(text, pattern)?,
-            _ => return salt("a match of what is no text"),
+            _ => return not_native("a match of another type than a string"),
         },
-        _ => return salt(format!("the test {name:?}")),
+        _ => return not_native(format!("the test {name:?}")),
     })
 }
 
@@ -403,10 +405,10 @@ thread_local! {
     static PATTERNS: RefCell<HashMap<String, Regex>> = RefCell::default();
 }
 
-/// `re.match`, for patterns that mean the same everywhere.
+/// `re.match`, for patterns with equal semantics in Python and here.
 fn matches_start(text: &str, pattern: &str) -> Res<bool> {
     if !is_printable(text) || !is_common(pattern) {
-        return salt("a pattern that Python may read in its own way");
+        return not_native("a pattern with constructs of Python");
     }
     budget::spend(1 + text.len() / 8)?;
     PATTERNS.with_borrow_mut(|patterns| {
@@ -415,7 +417,7 @@ fn matches_start(text: &str, pattern: &str) -> Res<bool> {
         }
         let anchored = format!("^(?:{pattern})");
         let Ok(regex) = RegexBuilder::new(&anchored).unicode(false).size_limit(1 << 18).build() else {
-            return salt("a pattern that is not read natively");
+            return not_native("a regular expression that is not supported");
         };
         if patterns.len() >= 64 {
             patterns.clear();
@@ -426,7 +428,7 @@ fn matches_start(text: &str, pattern: &str) -> Res<bool> {
     })
 }
 
-/// Text, dots, plain classes, groups and single quantifiers.
+/// Whether a pattern has only literals, dots, plain classes, groups and single quantifiers.
 fn is_common(pattern: &str) -> bool {
     if ["[]", "[^]", "(?"].iter().any(|rare| pattern.contains(rare)) {
         return false;
@@ -439,7 +441,7 @@ fn is_common(pattern: &str) -> bool {
             '[' => !std::mem::replace(&mut in_class, true),
             ']' => std::mem::replace(&mut in_class, false),
             '&' | '~' | '|' | '-' if in_class => next != c,
-            // `*?` is lazy everywhere; `*+` is not the same everywhere.
+            // `*?` is lazy in both; `*+` is possessive in newer versions of Python.
             '*' | '+' | '?' if !in_class => {
                 !"(|*+?^$".contains(before) || (c == '?' && "*+?".contains(before))
             }

@@ -32,7 +32,7 @@ pub(super) fn check<'s>(text: &'s str, syntax: &SyntaxConfig) -> Result<Tokens<'
     let refuse = |byte: usize, what: &str| Err(NotNative { line: line_at(byte), what: what.to_owned() });
     let rare = |c: char| (c.is_control() && c != '\n' && c != '\t') || (!c.is_ascii() && c.is_whitespace());
     if let Some(byte) = text.find(rare) {
-        return refuse(byte, "white space or control characters outside ASCII");
+        return refuse(byte, "control characters, or white space outside ASCII");
     }
     if let Some(byte) = text.find("+}}") {
         return refuse(byte, "`+}}`");
@@ -52,7 +52,7 @@ pub(super) fn check<'s>(text: &'s str, syntax: &SyntaxConfig) -> Result<Tokens<'
     let (mut nested, mut elifs) = (0, 0);
     let mut before = Token::BlockEnd;
     let mut at_start = false;
-    // In `for`, `set` and `with`: names up to here are set.
+    // In `for`, `set` and `with`: the following names are assigned.
     let mut setting = false;
     let mut with = false;
     for token in tokenize(text, false, syntax.clone()) {
@@ -66,7 +66,7 @@ pub(super) fn check<'s>(text: &'s str, syntax: &SyntaxConfig) -> Result<Tokens<'
             _ => nested += 1,
         }
         if nested > limits::JINJA_TAG_TOKENS_MAX {
-            return refuse(start, "a tag this long");
+            return refuse(start, "a tag of this length");
         }
         match &token {
             Token::Ident(name) => {

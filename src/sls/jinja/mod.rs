@@ -1,8 +1,8 @@
-//! Jinja as Salt renders it, where that is sure; everything else is refused, for Salt's own renderer.
+//! Jinja templates, rendered natively where the result is certain to be Salt's.
 //!
-//! [minijinja] lexes, scopes and runs; the gate rewrites its syntax tree, so that every operator, look-up and call is one of ours, with
-//! Python's meaning for plain types. Whatever is not certain to render as in Salt, and every error, is *not native*
-//! ([`RenderError::not_native`]): the file is then given to Salt's own renderer. [`Engine::check`] tells most of it beforehand.
+//! [minijinja] lexes, parses and runs templates. [`translate`] rewrites their syntax tree: operators, look-ups, calls and literals become
+//! filters with Python's semantics for plain types. All other constructs, types and errors are *not native*
+//! ([`RenderError::not_native`]): Salt's own renderer gets the file. [`Engine::check`] lists constructs without an event.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -16,10 +16,10 @@
 //! assert_eq!(engine.render(&source, &context).unwrap().text, "tgt: web1\n");
 //! ```
 //!
-//! # What a template cannot do
+//! # Limits
 //!
-//! Run for ever, or allocate without bound: every step costs fuel, and every value that grows is charged
-//! ([`limits`](crate::limits), `JINJA_*`). Nothing panics, whatever the template or the data.
+//! Templates come from the operator, data from minions. Steps, bytes and depth of a rendering are limited
+//! ([`limits`](crate::limits), `JINJA_*`). No template and no data can cause a panic, and data is never parsed as a template.
 
 mod budget;
 mod call;

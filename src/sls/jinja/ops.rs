@@ -1,4 +1,4 @@
-//! Python's operators, look-ups and printing, for the types where they are plain. Everything else is Salt's.
+//! Python's operators, look-ups and string conversion, for types where their results are certain.
 
 use std::cmp::Ordering;
 use std::fmt::Write as _;
@@ -6,15 +6,15 @@ use std::fmt::Write as _;
 use minijinja::Value;
 
 use super::budget;
-use super::value::{Access, Kind, Obj, Res, View, key, kind, list, salt, text, tuple};
+use super::value::{Access, Kind, Obj, Res, View, key, kind, list, not_native, text, tuple};
 use crate::limits;
 use crate::sls::python;
 use crate::sls::value::{Key, Value as Plain};
 
-/// Up to here an integer is the same number as a float.
+/// Integers up to here have an equal float.
 const EXACT: u64 = 1 << 53;
 
-/// Whether Python finds an attribute of this name where a mapping is asked for it. Attributes of other types are Salt's anyway.
+/// Whether Python's `dict` has an attribute of this name. Attributes of other types are not native.
 pub(crate) fn is_attribute(name: &str) -> bool {
     const ATTRIBUTES: [&str; 11] = [
         "clear",
@@ -32,7 +32,7 @@ pub(crate) fn is_attribute(name: &str) -> bool {
     name.starts_with("__") || ATTRIBUTES.contains(&name)
 }
 
-/// The number of a float or an integer that is the same as a float.
+/// A float, or an integer that has an equal float.
 pub(crate) fn number(value: &Value) -> Option<f64> {
     match kind(value) {
         Kind::Int(i) if i.unsigned_abs() <= EXACT => Some(i as f64),
@@ -45,19 +45,21 @@ fn of_mapping(value: &Value, name: &str) -> Res<Value> {
     match kind(value) {
         Kind::Dict(dict) => match dict.lock().get(name) {
             Some(value) => Ok(value.clone()),
-            None if dict.access == Access::Partial => salt(format!("{name:?} of the grains or options")),
-            None if is_attribute(name) => salt(format!("the attribute {name:?}")),
+            None if dict.access == Access::Partial => {
+                not_native(format!("{name:?} of the grains or options"))
+            }
+            None if is_attribute(name) => not_native(format!("the attribute {name:?}")),
             None => Ok(Value::UNDEFINED),
         },
-        _ => salt(format!("{name:?} of what is no mapping")),
+        _ => not_native(format!("{name:?} of another type than dict")),
     }
 }
 
 /// `value.name`
 pub(crate) fn attr(value: &Value, name: &Value) -> Res<Value> {
-    let Kind::Str(name) = kind(name) else { return salt("an attribute") };
+    let Kind::Str(name) = kind(name) else { return not_native("an attribute") };
     if is_attribute(name) {
-        return salt(format!("the attribute {name:?} without a call"));
+        return not_native(format!("the attribute {name:?} without a call"));
     }
     if let Kind::Namespace(members) = kind(value)
         && !name.starts_with('_')
@@ -69,7 +71,7 @@ pub(crate) fn attr(value: &Value, name: &Value) -> Res<Value> {
     of_mapping(value, name)
 }
 
-/// Where an index leads in so many items.
+/// The position of a Python index in a sequence of this length.
 pub(crate) fn place(index: i64, len: usize) -> Option<usize> {
     let len = i64::try_from(len).ok()?;
     let place = if index < 0 { index + len } else { index };
@@ -97,7 +99,7 @@ pub(crate) fn item(value: &Value, index: &Value) -> Res<Value> {
             let at = place(index, python::text::len(of));
             Ok(at.and_then(|at| of.chars().nth(at)).map_or(Value::UNDEFINED, |c| Value::from(c.to_string())))
         }
-        _ => salt("this look-up"),
+        _ => not_native("this look-up"),
     }
 }
 
@@ -106,7 +108,7 @@ pub(crate) fn slice(value: &Value, start: &Value, stop: &Value) -> Res<Value> {
     let bound = |value: &Value| match kind(value) {
         Kind::None => Ok(None),
         Kind::Int(i) => Ok(Some(i)),
-        _ => salt("a slice by what is no integer"),
+        _ => not_native("a slice with another type than int"),
     };
     let (start, stop) = (bound(start)?, bound(stop)?);
     let within = |len: usize| -> Res<std::ops::Range<usize>> {
@@ -131,7 +133,7 @@ pub(crate) fn slice(value: &Value, start: &Value, stop: &Value) -> Res<Value> {
             Ok(list(part(&items)?))
         }
         Kind::Tuple(items) => Ok(tuple(part(items)?)),
-        _ => salt("a slice of what is neither text, list nor tuple"),
+        _ => not_native("a slice of another type than string, list or tuple"),
     }
 }
 
@@ -148,7 +150,7 @@ pub(crate) fn equal(a: &Value, b: &Value, depth: usize) -> Res<bool> {
     budget::depth(depth)?;
     budget::spend(1)?;
     Ok(match (kind(a), kind(b)) {
-        (a, b) if is_rare(&a) || is_rare(&b) => return salt("a comparison of rare types"),
+        (a, b) if is_rare(&a) || is_rare(&b) => return not_native("a comparison of rare types"),
         (Kind::Str(a), Kind::Str(b)) => {
             budget::spend(a.len() / 64)?;
             a == b
@@ -162,7 +164,7 @@ pub(crate) fn equal(a: &Value, b: &Value, depth: usize) -> Res<bool> {
         (Kind::Tuple(a), Kind::Tuple(b)) => equal_all(a, b, depth)?,
         (Kind::Dict(a), Kind::Dict(b)) => {
             if a.access == Access::Partial || b.access == Access::Partial {
-                return salt("a comparison of all grains or options");
+                return not_native("a comparison of all grains or options");
             }
             let a = a.lock().clone();
             let b = b.lock().clone();
@@ -185,7 +187,7 @@ pub(crate) fn equal(a: &Value, b: &Value, depth: usize) -> Res<bool> {
             };
             match (of(a), of(b)) {
                 (Some(a), Some(b)) => a == b,
-                _ => return salt("a comparison of a large integer with a float"),
+                _ => return not_native("a comparison of a large integer with a float"),
             }
         }
         _ => false,
@@ -197,9 +199,9 @@ fn equal_all(a: &[Value], b: &[Value], depth: usize) -> Res<bool> {
         return Ok(false);
     }
     for (a, b) in a.iter().zip(b) {
-        // Python takes what is the same object for equal, even a nan.
+        // Python compares identical objects as equal, also nan.
         if matches!((kind(a), kind(b)), (Kind::Float(a), Kind::Float(b)) if a.is_nan() && b.is_nan()) {
-            return salt("a comparison of nan in collections");
+            return not_native("a comparison of nan in collections");
         }
         if !equal(a, b, depth + 1)? {
             return Ok(false);
@@ -208,7 +210,7 @@ fn equal_all(a: &[Value], b: &[Value], depth: usize) -> Res<bool> {
     Ok(true)
 }
 
-/// The order of texts or numbers; none with a nan.
+/// The order of strings or numbers; `None` with nan.
 pub(crate) fn order(a: &Value, b: &Value) -> Res<Option<Ordering>> {
     budget::spend(1)?;
     match (kind(a), kind(b)) {
@@ -219,7 +221,7 @@ pub(crate) fn order(a: &Value, b: &Value) -> Res<Option<Ordering>> {
         (Kind::Int(a), Kind::Int(b)) => Ok(Some(a.cmp(&b))),
         _ => match (number(a), number(b)) {
             (Some(a), Some(b)) => Ok(a.partial_cmp(&b)),
-            _ => salt("an order of what is neither text nor number"),
+            _ => not_native("an order of other types than strings and numbers"),
         },
     }
 }
@@ -228,7 +230,7 @@ pub(crate) fn order(a: &Value, b: &Value) -> Res<Option<Ordering>> {
 pub(crate) fn contains(within: &Value, value: &Value) -> Res<bool> {
     let any = |items: &[Value]| -> Res<bool> {
         if matches!(kind(value), Kind::Float(f) if f.is_nan()) {
-            return salt("a nan in a collection");
+            return not_native("a nan in a collection");
         }
         for item in items {
             if equal(item, value, 0)? {
@@ -238,7 +240,7 @@ pub(crate) fn contains(within: &Value, value: &Value) -> Res<bool> {
         Ok(false)
     };
     match (kind(within), kind(value)) {
-        (_, Kind::Undefined) => salt("an undefined value"),
+        (_, Kind::Undefined) => not_native("an undefined value"),
         (Kind::Str(text), Kind::Str(part)) => {
             budget::spend(text.len() / 64)?;
             Ok(text.contains(part))
@@ -249,23 +251,23 @@ pub(crate) fn contains(within: &Value, value: &Value) -> Res<bool> {
         }
         (Kind::Tuple(items) | Kind::Lazy(items), _) => any(items),
         (Kind::Dict(dict), _) => match dict.lock().contains_key(&key(value)?) {
-            false if dict.access == Access::Partial => salt("a key of the grains or options"),
+            false if dict.access == Access::Partial => not_native("a key of the grains or options"),
             found => Ok(found),
         },
         (Kind::View(View::Keys, of), _) => match &**of {
             Obj::Dict(dict) => Ok(dict.lock().contains_key(&key(value)?)),
-            _ => salt("a view"),
+            _ => not_native("a view"),
         },
         (Kind::View(View::Values, of), _) => any(&of.seen(View::Values)?),
-        _ => salt("this `in`"),
+        _ => not_native("this `in`"),
     }
 }
 
-/// `a + b` and its like, by the name of the operator.
+/// `a + b`, `a - b`, `a * b`, `a % b`; `#` stands for `//`.
 pub(crate) fn arithmetic(op: char, a: &Value, b: &Value) -> Res<Value> {
     let overflow = |result: Option<i64>| match result {
         Some(i) => Ok(Value::from(i)),
-        None => salt("an integer of more than 64 bits"),
+        None => not_native("an integer of more than 64 bits"),
     };
     match (op, kind(a), kind(b)) {
         ('+', Kind::Str(a), Kind::Str(b)) => text([a, b].concat()),
@@ -291,19 +293,19 @@ pub(crate) fn arithmetic(op: char, a: &Value, b: &Value) -> Res<Value> {
         ('%', Kind::Int(a), Kind::Int(b)) if b != 0 => overflow(
             a.checked_rem(b).map(|rest| if rest != 0 && (rest < 0) != (b < 0) { rest + b } else { rest }),
         ),
-        ('#', ..) => salt("the operator `//` between these types"),
-        _ => salt(format!("the operator `{op}` between these types")),
+        ('#', ..) => not_native("the operator `//` between these types"),
+        _ => not_native(format!("the operator `{op}` between these types")),
     }
 }
 
 /// `-value`
 pub(crate) fn negative(value: &Value) -> Res<Value> {
     match kind(value) {
-        Kind::Int(i) => {
-            i.checked_neg().map_or_else(|| salt("an integer of more than 64 bits"), |i| Ok(Value::from(i)))
-        }
+        Kind::Int(i) => i
+            .checked_neg()
+            .map_or_else(|| not_native("an integer of more than 64 bits"), |i| Ok(Value::from(i))),
         Kind::Float(f) => Ok(Value::from(-f)),
-        _ => salt("a sign before what is no number"),
+        _ => not_native("a sign before another type than a number"),
     }
 }
 
@@ -313,11 +315,11 @@ pub(crate) fn length(value: &Value) -> Res<usize> {
         Kind::Str(text) => Ok(python::text::len(text)),
         Kind::List(_) | Kind::Tuple(_) | Kind::View(..) => Ok(value.len().unwrap_or(0)),
         Kind::Dict(dict) if dict.access != Access::Partial => Ok(dict.lock().len()),
-        _ => salt("the length of what has none"),
+        _ => not_native("the length of this type"),
     }
 }
 
-/// What walking a value gives.
+/// The items of an iteration.
 pub(crate) fn items(value: &Value) -> Res<Vec<Value>> {
     match kind(value) {
         Kind::Str(text) => {
@@ -331,7 +333,7 @@ pub(crate) fn items(value: &Value) -> Res<Vec<Value>> {
                 budget::charge(items.len() * 16)?;
                 Ok(items)
             }
-            None => salt("a loop over what is no list, mapping or text"),
+            None => not_native("a loop over another type than list, dict or string"),
         },
     }
 }
@@ -427,25 +429,25 @@ pub(crate) fn write(value: &Value, notation: Notation, depth: usize, out: &mut S
                 match key {
                     Plain::Str(text) => write_text(text, notation, out)?,
                     Plain::Int(_) | Plain::Bool(_) | Plain::Null if !is_json => {
-                        out.push_str(&python::repr(key))
+                        out.push_str(&python::repr(key));
                     }
-                    _ => return salt("a printed mapping with rare keys"),
+                    _ => return not_native("a printed mapping with rare keys"),
                 }
                 out.push_str(": ");
                 if notation == Printed
                     && matches!(kind(value), Kind::Str(text) if text.contains(['\n', '\r', '\t']))
                 {
-                    return salt("a printed mapping with line breaks or tabs");
+                    return not_native("a printed mapping with line breaks or tabs");
                 }
                 write(value, notation, depth + 1, out)?;
             }
             out.push('}');
         }
-        Kind::Undefined => return salt("an undefined value"),
-        _ => return salt("a printed value of a rare type"),
+        Kind::Undefined => return not_native("an undefined value"),
+        _ => return not_native("a printed value of a rare type"),
     }
     if out.len() > limits::JINJA_VALUE_BYTES_MAX {
-        salt("a printed value of more than 1 MiB")
+        not_native("a printed value of more than 1 MiB")
     } else {
         Ok(())
     }
@@ -458,7 +460,7 @@ fn write_text(text: &str, notation: Notation, out: &mut String) -> Res<()> {
         Notation::Json => json_text(text, false, out),
         Notation::AsciiJson => json_text(text, true, out),
         _ if is_plain(text) => python::text::repr(text, out),
-        _ => return salt("rare characters in a printed value"),
+        _ => return not_native("rare characters in a printed value"),
     }
     Ok(())
 }

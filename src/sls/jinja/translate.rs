@@ -1,9 +1,9 @@
-//! What of a template is surely rendered as Salt does: its syntax tree is built anew out of what is known here, and the rest refused.
+//! Translation of a syntax tree: known constructs are rebuilt with Python's semantics, all others are refused.
 //!
-//! Lexing, scopes, `if`, `for`, `set`, `with`, `and`, `or`, `not` and output are left to the engine. Every operator, look-up, call and
-//! literal becomes a filter of ours ([`super::engine`]), which has Python's meaning for plain types.
+//! minijinja keeps lexing, scopes, `if`, `for`, `set`, `with`, `and`, `or`, `not` and output. Every operator, look-up, call and
+//! literal of a list or dict becomes a filter of [`super::engine`].
 //!
-//! The parser reads a little more, and a little else, than Jinja does: [`lexical`] refuses that before.
+//! [`lexical`] refuses spellings before that minijinja and Jinja read differently.
 
 use std::collections::HashSet;
 
@@ -17,7 +17,7 @@ use super::engine::NotNative;
 use super::filters::{consumes, is_filter, is_lazy, is_test};
 use super::{lexical, ops};
 
-/// Names that every template is given. There are more in Salt.
+/// Variables of every template. Salt has more.
 const GIVEN: [&str; 6] = ["data", "grains", "opts", "pillar", "saltenv", "tag"];
 
 /// Further names that Salt or Jinja define.
@@ -57,27 +57,27 @@ fn is_reserved(name: &str) -> bool {
     )
 }
 
-/// What of the loop variable is known.
+/// Native attributes of the variable `loop`.
 const LOOP: [&str; 7] = ["first", "index", "index0", "last", "length", "revindex", "revindex0"];
 
-/// A template that passed.
-pub(crate) struct Passed<'s> {
+/// A translated template.
+pub(crate) struct Translated<'s> {
     pub(crate) tree: Stmt<'s>,
-    /// It may change the event's data.
+    /// Whether it may change the event's data.
     pub(crate) mutates: bool,
 }
 
-/// The tree to run, or what is not native, by line.
-pub(crate) fn pass<'s>(
+/// Translates a template, or lists the constructs that are not native.
+pub(crate) fn translate<'s>(
     path: &'s str,
     text: &'s str,
     syntax: &SyntaxConfig,
     functions: &[String],
-) -> Result<Passed<'s>, Vec<NotNative>> {
+) -> Result<Translated<'s>, Vec<NotNative>> {
     let tokens = lexical::check(text, syntax).map_err(|refused| vec![refused])?;
     let tree = minijinja::machinery::parse(text, path, syntax.clone())
         .map_err(|error| vec![lexical::syntax_error(&error)])?;
-    let mut gate = Gate {
+    let mut translator = Translator {
         functions,
         names: tokens.assigned,
         mutates: tokens.mutates,
@@ -88,21 +88,21 @@ pub(crate) fn pass<'s>(
     let Stmt::Template(template) = &tree else {
         return Err(vec![NotNative { line: 0, what: "a template".to_owned() }]);
     };
-    let children = gate.body(&template.children);
-    if gate.refused.is_empty() {
+    let children = translator.body(&template.children);
+    if translator.refused.is_empty() {
         let tree = Stmt::Template(Spanned::new(ast::Template { children }, template.span()));
-        Ok(Passed { tree, mutates: gate.mutates })
+        Ok(Translated { tree, mutates: translator.mutates })
     } else {
-        Err(gate.refused)
+        Err(translator.refused)
     }
 }
 
-struct Gate<'s, 'f> {
+struct Translator<'s, 'f> {
     functions: &'f [String],
-    /// Names that are set somewhere in the file.
+    /// Names that the file assigns.
     names: HashSet<&'s str>,
     mutates: bool,
-    /// Within the body of a loop, where `loop` is its variable.
+    /// Whether `loop` is defined.
     in_loop: bool,
     /// Names used since this was last cleared.
     used: HashSet<&'s str>,
@@ -126,7 +126,7 @@ fn scoped<'s>(assignments: Vec<(Expr<'s>, Expr<'s>)>, body: Vec<Stmt<'s>>, span:
     Stmt::WithBlock(Spanned::new(ast::WithBlock { assignments, body }, span))
 }
 
-/// Whether Jinja's compiler may work a value out beforehand.
+/// Whether Jinja's compiler may fold an expression.
 fn is_constant(expr: &Expr<'_>) -> bool {
     match expr {
         Expr::Const(_) => true,
@@ -160,7 +160,7 @@ fn salt_function(expr: &Expr<'_>) -> Option<String> {
     }
 }
 
-impl<'s> Gate<'s, '_> {
+impl<'s> Translator<'s, '_> {
     fn refuse(&mut self, what: impl Into<String>, span: Span) -> Expr<'s> {
         let refused = NotNative { line: u32::from(span.start_line), what: what.into() };
         if !self.refused.contains(&refused) {
@@ -178,7 +178,7 @@ impl<'s> Gate<'s, '_> {
             Stmt::EmitRaw(raw) => Stmt::EmitRaw(Spanned::new(ast::EmitRaw { raw: raw.raw }, raw.span())),
             Stmt::EmitExpr(printed) => {
                 let expr = match &printed.expr {
-                    // Nothing is printed where there is no `else`.
+                    // Without `else` the result is empty.
                     Expr::IfExpr(choice) if choice.false_expr.is_none() => {
                         self.choice(choice, Some(constant("", choice.span())))
                     }
@@ -198,7 +198,7 @@ impl<'s> Gate<'s, '_> {
                 let mut values: Vec<_> = with.assignments.iter().map(|(_, value)| self.expr(value)).collect();
                 let body = self.body(&with.body);
                 let span = with.span();
-                // All values are those of outside, also of names that are set before.
+                // Values are evaluated before any of the names is assigned.
                 let assignments = if targets.len() > 1 {
                     if with.assignments.iter().any(|(target, _)| !matches!(target, Expr::Var(_))) {
                         self.refuse("`with` of several names at once", span);
@@ -263,7 +263,7 @@ impl<'s> Gate<'s, '_> {
         self.in_loop = false;
         let else_body = self.body(&for_loop.else_body);
         self.in_loop = in_loop;
-        // The text of each round is charged.
+        // Counts the text of each iteration.
         let bytes: usize = for_loop.body.iter().map(raw_bytes).sum();
         if bytes > 0 {
             let size = constant(i64::try_from(bytes).unwrap_or(i64::MAX), span);
@@ -291,7 +291,7 @@ impl<'s> Gate<'s, '_> {
             Expr::GetAttr(member) => {
                 let of = self.expr(&member.expr);
                 if !matches!(member.expr, Expr::Var(_)) || ops::is_attribute(member.name) {
-                    self.refuse("`set` of this attribute", span);
+                    self.refuse("an assignment to this attribute", span);
                 }
                 emit(filter("__set_member", of, vec![constant(member.name, span), expr], span), span)
             }
@@ -302,7 +302,7 @@ impl<'s> Gate<'s, '_> {
         }
     }
 
-    /// What a loop, `set` or `with` sets: a name, or names side by side.
+    /// The target of a loop, `set` or `with`: a name, or several.
     fn target(&mut self, target: &Expr<'s>) -> Expr<'s> {
         match target {
             Expr::Var(name) => {
@@ -313,7 +313,7 @@ impl<'s> Gate<'s, '_> {
             }
             Expr::List(list) if list.items.len() > 1 => {
                 if !list.items.iter().all(|item| matches!(item, Expr::Var(_))) {
-                    self.refuse("nested names to set", list.span());
+                    self.refuse("nested targets of an assignment", list.span());
                     return Expr::List(Spanned::new(ast::List { items: Vec::new() }, list.span()));
                 }
                 let items = list.items.iter().map(|item| self.target(item)).collect();
@@ -338,7 +338,7 @@ impl<'s> Gate<'s, '_> {
         self.value(expr, false)
     }
 
-    /// An expression; `walked`: what is lazy in Jinja is walked at once.
+    /// An expression. `walked`: the result is consumed at once, so that it may be a generator in Jinja.
     fn value(&mut self, expr: &Expr<'s>, walked: bool) -> Expr<'s> {
         let span = expr.span();
         match expr {
@@ -359,7 +359,7 @@ impl<'s> Gate<'s, '_> {
             }
             Expr::Slice(slice) => {
                 if is_constant(&slice.expr) {
-                    return self.refuse("a slice of a constant", span);
+                    return self.refuse("a slice of a literal", span);
                 }
                 let of = self.expr(&slice.expr);
                 if slice.step.is_some() {
@@ -420,7 +420,7 @@ impl<'s> Gate<'s, '_> {
                     return self.refuse(format!("salt[{name:?}]"), span);
                 }
                 if is_constant(&item.expr) {
-                    return self.refuse("a look-up in a constant", span);
+                    return self.refuse("a look-up in a literal", span);
                 }
                 let of = self.expr(&item.expr);
                 let index = self.expr(&item.subscript_expr);
@@ -518,7 +518,7 @@ impl<'s> Gate<'s, '_> {
         }
     }
 
-    /// Arguments: how many go by place, those, then names and values in turn.
+    /// Arguments, encoded as [`super::call::Args`] reads them.
     fn args(&mut self, args: &[CallArg<'s>], span: Span) -> Vec<Expr<'s>> {
         let (mut pos, mut named, mut names) = (Vec::new(), Vec::new(), HashSet::new());
         for arg in args {
@@ -542,7 +542,7 @@ impl<'s> Gate<'s, '_> {
     }
 }
 
-/// Text that a body prints itself, loops within left out.
+/// Bytes of text that a statement prints at most, without those of inner loops.
 fn raw_bytes(stmt: &Stmt<'_>) -> usize {
     let all = |body: &[Stmt<'_>]| body.iter().map(raw_bytes).sum::<usize>();
     match stmt {

@@ -1,8 +1,8 @@
-//! Python's lists, mappings and their like for templates, and what else a template can meet, told apart.
+//! Values of templates: Python's collections as objects of minijinja.
 //!
 //! # Invariant
 //!
-//! A collection never holds itself, and is not changed while a loop walks it; both are refused, and the file goes to Salt.
+//! A collection never contains itself and does not change during an iteration. A template that would do so is not native.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,32 +17,32 @@ use super::context::SaltFunctions;
 use crate::limits;
 use crate::sls::value::{Key, Value as Plain};
 
-/// A result of what runs natively. Every error means that Salt has to render the file, but for those of [`budget`].
+/// The result of a native operation. Errors mean that the file is not native, except those of [`budget`].
 pub(crate) type Res<T> = Result<T, Error>;
 
-/// Salt has to render the file; `what` says why.
-pub(crate) fn salt<T>(what: impl Into<std::borrow::Cow<'static, str>>) -> Res<T> {
+/// The error of an operation, `what`, that is not native.
+pub(crate) fn not_native<T>(what: impl Into<std::borrow::Cow<'static, str>>) -> Res<T> {
     Err(Error::new(ErrorKind::InvalidOperation, what))
 }
 
-/// A mapping of a template.
+/// The items of a dict.
 pub(crate) type Pairs = IndexMap<Key, Value>;
 
-/// What may be done to a collection.
+/// Permitted operations of a collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// Everything.
+    /// All.
     Full,
-    /// It outlives the rendering: it can be read.
+    /// Reading: it outlives the rendering.
     Read,
-    /// Salt knows more members than there are here.
+    /// Look-up of present keys: Salt has more.
     Partial,
 }
 
-/// A collection that is shared, as in Python.
+/// A shared, mutable collection, as in Python.
 pub(crate) struct Shared<T> {
     items: Mutex<T>,
-    /// How many loops walk it.
+    /// Number of running iterations.
     walked: AtomicUsize,
     pub(crate) access: Access,
 }
@@ -52,24 +52,24 @@ impl<T> Shared<T> {
         Self { items: Mutex::new(items), walked: AtomicUsize::new(0), access }
     }
 
-    /// What is in it. Let it go before another value is looked into: that may be the same one.
+    /// Locks the items. Release the lock before any access to another value, which may be the same object.
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         self.items.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same, to be changed.
+    /// Locks the items for a change.
     pub(crate) fn change(&self) -> Res<MutexGuard<'_, T>> {
         if self.access != Access::Full {
-            return salt("a change of what later files see, too");
+            return not_native("a change of a shared variable");
         }
         if self.walked.load(Ordering::Relaxed) > 0 {
-            return salt("a change of what a loop walks");
+            return not_native("a change of a collection in an iteration");
         }
         Ok(self.lock())
     }
 }
 
-/// Which part of a mapping a view shows.
+/// The part of a dict that a view shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum View {
     Keys,
@@ -77,23 +77,23 @@ pub(crate) enum View {
     Items,
 }
 
-/// What has no type of its own in the template language.
+/// Python's types that minijinja lacks.
 pub(crate) enum Obj {
     List(Shared<Vec<Value>>),
     Dict(Shared<Pairs>),
     Tuple(Vec<Value>),
-    /// `dict.keys()` and its like.
+    /// `dict.keys()`, `dict.values()`, `dict.items()`
     View(View, Arc<Obj>),
-    /// What a lazy filter gives; the gate sees to it that it is walked at once, and once.
+    /// A generator of Jinja. The translation permits it only where it is consumed at once.
     Lazy(Vec<Value>),
     Namespace(Mutex<Vec<(String, Value)>>),
-    /// Bytes, sets, large integers: carried, and never looked into.
+    /// Bytes, sets, large integers: templates can only pass them on.
     Other(Plain),
-    /// The functions behind `salt`.
+    /// The variable `salt`.
     Salt(Arc<dyn SaltFunctions>),
 }
 
-/// A value, told apart.
+/// The type of a value, with its content.
 pub(crate) enum Kind<'a> {
     Undefined,
     None,
@@ -101,7 +101,7 @@ pub(crate) enum Kind<'a> {
     Int(i64),
     Float(f64),
     Str(&'a str),
-    /// What `|json` gives, which escapes what it meets.
+    /// The result of `|json`, which escapes other strings.
     Markup(&'a str),
     List(&'a Shared<Vec<Value>>),
     Dict(&'a Shared<Pairs>),
@@ -112,7 +112,7 @@ pub(crate) enum Kind<'a> {
     Other,
 }
 
-/// What a value is.
+/// The type of a value.
 pub(crate) fn kind(value: &Value) -> Kind<'_> {
     if let Some(object) = value.as_object() {
         return match object.downcast_ref::<Obj>() {
@@ -142,11 +142,11 @@ pub(crate) fn kind(value: &Value) -> Kind<'_> {
 
 impl fmt::Debug for Obj {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a value")
+        f.write_str("Obj")
     }
 }
 
-/// Walks items of a collection, which is not changed meanwhile.
+/// An iteration; the collection cannot change until it is dropped.
 struct Walk {
     of: Arc<Obj>,
     items: std::vec::IntoIter<Value>,
@@ -197,7 +197,7 @@ impl Object for Obj {
                 Walk::count(self, |walked| _ = walked.fetch_add(1, Ordering::Relaxed));
                 Enumerator::Iter(Box::new(Walk { of: Arc::clone(self), items: items.into_iter() }))
             }
-            // The engine stops at such a value.
+            // The engine fails at such a value.
             Err(error) => Enumerator::Iter(Box::new(std::iter::once(Value::from(error)))),
         }
     }
@@ -215,7 +215,7 @@ impl Object for Obj {
 }
 
 impl Obj {
-    /// `len()`, of what has one.
+    /// `len()`
     pub(crate) fn len(&self) -> Option<usize> {
         match self {
             Obj::List(list) => Some(list.lock().len()),
@@ -226,23 +226,23 @@ impl Obj {
         }
     }
 
-    /// What walking it gives.
+    /// The items of an iteration.
     pub(crate) fn items(&self) -> Res<Vec<Value>> {
         let items = match self {
             Obj::List(list) => list.lock().clone(),
             Obj::Dict(_) => self.seen(View::Keys)?,
             Obj::Tuple(items) | Obj::Lazy(items) => items.clone(),
             Obj::View(view, dict) => dict.seen(*view)?,
-            _ => return salt("a loop over what is no list, mapping or text"),
+            _ => return not_native("a loop over another type than list, dict or string"),
         };
         budget::spend(items.len())?;
         Ok(items)
     }
 
     pub(crate) fn seen(&self, view: View) -> Res<Vec<Value>> {
-        let Obj::Dict(dict) = self else { return salt("a view of what is no mapping") };
+        let Obj::Dict(dict) = self else { return not_native("a view of another type than dict") };
         if dict.access == Access::Partial {
-            return salt("a loop over all grains or options");
+            return not_native("all grains or options");
         }
         let dict = dict.lock();
         dict.iter()
@@ -256,7 +256,7 @@ impl Obj {
             .collect()
     }
 
-    /// Takes its members out.
+    /// Moves the members out.
     fn empty(&mut self, into: &mut Vec<Value>) {
         match self {
             Obj::List(list) => {
@@ -291,7 +291,7 @@ impl Obj {
     }
 }
 
-/// Values nest as deep as a loop makes them; dropped one within the other they would overflow the stack.
+/// Loops can nest values without bound, so that a recursive drop would overflow the stack.
 impl Drop for Obj {
     fn drop(&mut self) {
         if !self.holds_objects() {
@@ -310,12 +310,12 @@ impl Drop for Obj {
     }
 }
 
-/// A list that templates may change.
+/// A mutable list.
 pub(crate) fn list(items: Vec<Value>) -> Value {
     Value::from_object(Obj::List(Shared::new(items, Access::Full)))
 }
 
-/// A mapping that templates may change.
+/// A mutable dict.
 pub(crate) fn dict(pairs: Pairs) -> Value {
     Value::from_object(Obj::Dict(Shared::new(pairs, Access::Full)))
 }
@@ -325,25 +325,25 @@ pub(crate) fn tuple(items: Vec<Value>) -> Value {
     Value::from_object(Obj::Tuple(items))
 }
 
-/// What a lazy filter gives.
+/// A generator of Jinja.
 pub(crate) fn lazy(items: Vec<Value>) -> Value {
     Value::from_object(Obj::Lazy(items))
 }
 
-/// Text; what grows is charged.
+/// A string; counts its bytes.
 pub(crate) fn text(text: String) -> Res<Value> {
     budget::charge(text.len())?;
     Ok(Value::from(text))
 }
 
-/// A key, if Python takes the value for one and it is none of the rare ones.
+/// The key of a dict; rare types are not native.
 pub(crate) fn key(value: &Value) -> Res<Key> {
     Ok(Key(match kind(value) {
         Kind::Str(text) => Plain::Str(text.to_owned()),
         Kind::Int(i) => Plain::Int(i),
         Kind::Bool(b) => Plain::Bool(b),
         Kind::None => Plain::Null,
-        _ => return salt("a key that is neither text nor an integer"),
+        _ => return not_native("a key of a rare type"),
     }))
 }
 
@@ -354,20 +354,20 @@ fn from_key(key: &Key) -> Value {
     }
 }
 
-/// What may be put into a collection: data, which holds no collection that it is put into.
+/// Checks a new member of a collection: plain data that does not contain the collection.
 pub(crate) fn member(value: &Value, into: Option<&Obj>) -> Res<()> {
     match kind(value) {
-        Kind::Undefined => return salt("an undefined value in a collection"),
+        Kind::Undefined => return not_native("an undefined value in a collection"),
         Kind::View(..) | Kind::Lazy(_) | Kind::Namespace(_) => {
-            return salt("a view, range or namespace in a collection");
+            return not_native("a view, range or namespace in a collection");
         }
         Kind::Other if value.downcast_object_ref::<Obj>().is_none_or(|obj| !matches!(obj, Obj::Other(_))) => {
-            return salt("an object in a collection");
+            return not_native("an object in a collection");
         }
         _ => {}
     }
     match into {
-        Some(into) if holds(value, into, 0)? => salt("a collection that holds itself"),
+        Some(into) if holds(value, into, 0)? => not_native("a collection that contains itself"),
         _ => Ok(()),
     }
 }
@@ -393,7 +393,7 @@ fn holds(value: &Value, wanted: &Obj, depth: usize) -> Res<bool> {
     Ok(false)
 }
 
-/// A value for templates. What nests deeper than they see is carried as it is.
+/// Converts a value for templates. Templates can only pass on parts deeper than the limit.
 pub(crate) fn from_plain(plain: &Plain, access: Access, depth: usize) -> Value {
     let inside = if access == Access::Partial { Access::Read } else { access };
     let all = |items: &[Plain]| items.iter().map(|item| from_plain(item, inside, depth + 1)).collect();
@@ -414,7 +414,7 @@ pub(crate) fn from_plain(plain: &Plain, access: Access, depth: usize) -> Value {
     }
 }
 
-/// A value out of a template.
+/// Converts a value of a template.
 pub(crate) fn to_plain(value: &Value, depth: usize) -> Res<Plain> {
     budget::depth(depth)?;
     let all = |items: &[Value]| {
@@ -440,12 +440,12 @@ pub(crate) fn to_plain(value: &Value, depth: usize) -> Res<Plain> {
         }
         _ => match value.downcast_object_ref::<Obj>() {
             Some(Obj::Other(plain)) => plain.clone(),
-            _ => return salt("a value that is no data"),
+            _ => return not_native("a value that is not plain data"),
         },
     })
 }
 
-/// A value out of msgpack.
+/// Decodes one msgpack value.
 pub(crate) fn from_msgpack(bytes: &[u8]) -> Result<Value, String> {
     let mut reader = Reader { bytes, place: 0 };
     let value = reader.value(0)?;
@@ -462,8 +462,8 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     fn take(&mut self, len: usize) -> Result<&'a [u8], String> {
-        let end = self.place.checked_add(len).ok_or("msgpack: a length beyond all bounds")?;
-        let taken = self.bytes.get(self.place..end).ok_or("msgpack: it ends early")?;
+        let end = self.place.checked_add(len).ok_or("msgpack: length out of range")?;
+        let taken = self.bytes.get(self.place..end).ok_or("msgpack: unexpected end")?;
         self.place = end;
         Ok(taken)
     }
@@ -472,19 +472,19 @@ impl<'a> Reader<'a> {
         Ok(self.take(len)?.iter().fold(0, |number, b| number << 8 | u64::from(*b)))
     }
 
-    /// A number of this size, its sign extended.
+    /// A signed number of this size.
     fn signed(&mut self, len: usize) -> Result<i64, String> {
         let unused = 64 - 8 * len;
         Ok((self.number(len)? << unused).cast_signed() >> unused)
     }
 
     fn len(&mut self, bytes: usize) -> Result<usize, String> {
-        usize::try_from(self.number(bytes)?).map_err(|_| "msgpack: a length beyond all bounds".to_owned())
+        usize::try_from(self.number(bytes)?).map_err(|_| "msgpack: length out of range".to_owned())
     }
 
     fn value(&mut self, depth: usize) -> Result<Value, String> {
         if depth > limits::JINJA_DATA_DEPTH_MAX {
-            return Err(format!("the data nests more than {} levels", limits::JINJA_DATA_DEPTH_MAX));
+            return Err(format!("the data is nested deeper than {} levels", limits::JINJA_DATA_DEPTH_MAX));
         }
         let marker = self.take(1)?.first().copied().unwrap_or(0);
         let low = usize::from(marker);
@@ -524,7 +524,7 @@ impl<'a> Reader<'a> {
                 let len = self.len(if marker == 0xde { 2 } else { 4 })?;
                 self.map(len, depth)?
             }
-            // Salt packs dates as text of type 78.
+            // Salt packs dates as strings in extension type 78.
             0xd4..=0xd8 => {
                 self.take(1)?;
                 Value::from(&*self.text(1 << (marker - 0xd4))?)
@@ -534,7 +534,7 @@ impl<'a> Reader<'a> {
                 self.take(1)?;
                 Value::from(&*self.text(len)?)
             }
-            0xc1 => return Err("msgpack: a byte that means nothing".to_owned()),
+            0xc1 => return Err("msgpack: invalid byte 0xc1".to_owned()),
             0xe0..=0xff => Value::from(i64::from(marker.cast_signed())),
         })
     }
@@ -544,7 +544,7 @@ impl<'a> Reader<'a> {
         Ok(std::str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Into::into))
     }
 
-    /// Room for so many members, of which each takes at least a byte.
+    /// A capacity that the remaining bytes can fill: a member has at least one byte.
     fn room(&self, len: usize) -> usize {
         len.min(self.bytes.len() - self.place)
     }
@@ -567,7 +567,7 @@ impl<'a> Reader<'a> {
             } else {
                 let key = self.value(depth + 1)?;
                 match to_plain(&key, 0).map_err(|error| error.to_string())? {
-                    // msgpack allows lists as keys, Python does not.
+                    // Python decodes lists in keys as tuples.
                     Plain::List(items) => Plain::Tuple(items),
                     plain => plain,
                 }

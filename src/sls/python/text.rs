@@ -1,4 +1,4 @@
-//! Text as Python sees it: by characters, with its own idea of white space, lines and letters.
+//! Python's methods and `repr` of strings: characters, its own white space, printable characters.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ pub(crate) fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\x1c'..='\x1f').contains(&c)
 }
 
-/// `str.split()` at white space, at most so often.
+/// `str.split(maxsplit=max)` at white space
 pub(crate) fn words(text: &str, max: Option<usize>) -> Vec<&str> {
     let mut words = Vec::new();
     let mut rest = text.trim_start_matches(is_space);
@@ -24,7 +24,7 @@ pub(crate) fn words(text: &str, max: Option<usize>) -> Vec<&str> {
     words
 }
 
-/// How many characters.
+/// The length in characters.
 pub(crate) fn len(text: &str) -> usize {
     if text.is_ascii() { text.len() } else { text.chars().count() }
 }
@@ -39,7 +39,7 @@ pub(crate) fn backslashed(c: char) -> String {
     }
 }
 
-/// Whether Python prints a character of a text as it is.
+/// Whether `repr` leaves a character unescaped.
 pub(crate) fn is_printable(c: char) -> bool {
     if c.is_ascii() {
         return (' '..='~').contains(&c);
@@ -56,7 +56,7 @@ pub(crate) fn is_printable(c: char) -> bool {
     !unprintable
 }
 
-/// `repr` of a text.
+/// `repr` of a string.
 pub(crate) fn repr(text: &str, out: &mut String) {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     out.push(quote);
