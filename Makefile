@@ -185,7 +185,7 @@ fuzz-sls: ## compare COUNT random templates, rendered natively, with Salt (SEED=
 	@mkdir -p "$(SLS_FUZZ)"
 	@$(PYTHON) tests/lab/sls_fuzz.py generate $(SEED) $(COUNT) tests/data/jinja-3008.3.jsonl tests/data/reactor-cases \
 	  tests/data/reactor-cases-own > "$(SLS_FUZZ)/templates.jsonl"
-	@SLS_FUZZ="$(SLS_FUZZ)" $(CARGO) test -q --test it sls_jinja::write_what_is_native -- --exact --ignored --nocapture
+	@SLS_FUZZ="$(SLS_FUZZ)" $(CARGO) test -q --test it sls_jinja::write_native_renderings -- --exact --ignored --nocapture
 	@$(LAB) in-venv --no-extension -- python tests/lab/sls_fuzz.py compare "$(SLS_FUZZ)/native.jsonl"
 
 clean: ## remove all build results and the Python environments

@@ -1,4 +1,4 @@
-//! Templates that Salt rendered, rendered here or refused: the reactor's cases, and expressions of every kind.
+//! Templates with Salt's results: native renderings equal them. The reactor's cases, and expressions of every kind.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ fn data_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data")
 }
 
-/// A value as the cases spell it: what JSON cannot say is in a mapping of one key that begins with `$`.
+/// Decodes a value of the cases: types without a JSON equivalent are a mapping of one key that starts with `$`.
 fn value(json: &Json) -> Value {
     match json {
         Json::Null => Value::Null,
@@ -72,7 +72,7 @@ fn no_functions() -> Arc<dyn SaltFunctions> {
     Arc::new(NoFunctions)
 }
 
-/// The functions that a case called in Salt, with what they gave.
+/// The functions that a case called in Salt, with their results.
 struct Recorded(Vec<Json>);
 
 impl SaltFunctions for Recorded {
@@ -92,7 +92,7 @@ fn engine(options: &Value) -> Engine {
     engine_with(options, RenderLimits::default())
 }
 
-/// A thirtieth of what a rendering may cost: enough to show that something is counted, in a debug build too.
+/// A thirtieth of the limits, which a debug build reaches quickly.
 const FEW: RenderLimits = RenderLimits { steps: 60_000, bytes: 2 << 20 };
 
 fn engine_with(options: &Value, limits: RenderLimits) -> Engine {
@@ -102,18 +102,20 @@ fn engine_with(options: &Value, limits: RenderLimits) -> Engine {
         jinja_env,
         allow_undefined: options.get("allow_undefined").is_some_and(Value::truthy),
         limits,
-        functions: ["pillar.get", "grains.get", "environ.get", "test.ping", "log.info"].map(str::to_owned).to_vec(),
+        functions: ["pillar.get", "grains.get", "environ.get", "test.ping", "log.info"]
+            .map(str::to_owned)
+            .to_vec(),
     })
 }
 
-/// What is wrong with a native rendering, given what Salt's gave; what is handed over is Salt's by itself.
+/// The difference of a native rendering from Salt's result. A template that is not native has none.
 fn difference(got: &Result<String, RenderError>, expected: Option<&str>) -> Option<String> {
     match (got, expected) {
         (Ok(text), Some(expected)) if text == expected => None,
-        (Ok(text), Some(expected)) => Some(format!("gives {text:?}, Salt {expected:?}")),
-        (Ok(text), None) => Some(format!("gives {text:?}, Salt fails")),
+        (Ok(text), Some(expected)) => Some(format!("renders {text:?}, Salt {expected:?}")),
+        (Ok(text), None) => Some(format!("renders {text:?}, Salt fails")),
         (Err(error), _) if error.not_native() => None,
-        (Err(error), _) => Some(format!("fails with {error}, and is not handed over")),
+        (Err(error), _) => Some(format!("fails with {error}, which is not `not native`")),
     }
 }
 
@@ -147,7 +149,7 @@ fn the_cases_of_the_reactor_render_as_in_salt() {
                     .replace("${ROOT}/", "")
                     .replace("${CACHE}/files/base/", "srv/salt/")
                     .replace("${CACHE}/files/dev/", "srv/salt-dev/");
-                // A file that is no text is refused before it gets here.
+                // Files that are not text have no template.
                 let Some(text) = files.get(&name).and_then(Json::as_str) else { continue };
                 let got = engine.render(&Source { path, text }, &context).map(|rendered| rendered.text);
                 rendered += 1;
@@ -165,9 +167,9 @@ fn the_cases_of_the_reactor_render_as_in_salt() {
     assert!(wrong.is_empty(), "{} of {rendered}:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// `tests/lab/jinja_oracle.py` writes this file by running Salt. Most of it is about rare filters, which are Salt's.
+/// `tests/lab/jinja_oracle.py` writes this file by running Salt. Most rows test rare filters, which are not native.
 #[test]
-fn expressions_give_what_salt_gives() {
+fn expressions_render_as_in_salt() {
     let lines = fs::read_to_string(data_dir().join("jinja-3008.3.jsonl")).unwrap();
     let mut lines = lines.lines().map(|line| serde_json::from_str::<Json>(line).unwrap());
     let first = lines.next().unwrap();
@@ -191,7 +193,7 @@ fn expressions_give_what_salt_gives() {
     assert!(wrong.is_empty(), "{} of {count}:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Functions that templates may call without Salt: they give their default.
+/// Native functions that return their default.
 struct Defaults;
 
 impl SaltFunctions for Defaults {
@@ -204,15 +206,15 @@ impl SaltFunctions for Defaults {
     }
 }
 
-/// Files in the style of what people write; `tests/lab/jinja_oracle.py` writes Salt's answers.
+/// Files in the style of public repositories; `tests/lab/jinja_oracle.py` writes Salt's results.
 #[test]
-fn files_as_people_write_them_are_native() {
+fn realistic_files_are_native() {
     let lines = fs::read_to_string(data_dir().join("sls/realistic.jsonl")).unwrap();
     let mut lines = lines.lines().map(|line| serde_json::from_str::<Json>(line).unwrap());
     let first = lines.next().unwrap();
     let engine = engine(&Value::Null);
     let (ambient, salt): (_, Arc<dyn SaltFunctions>) = (ambient(), Arc::new(Defaults));
-    let (mut handed_over, mut wrong, mut count) = (Vec::new(), Vec::new(), 0);
+    let (mut not_native, mut wrong, mut count) = (Vec::new(), Vec::new(), 0);
     for case in lines {
         count += 1;
         let data = Data::from_value(&value(&first["data"]));
@@ -222,16 +224,16 @@ fn files_as_people_write_them_are_native() {
         if let Some(what) = difference(&got, case["text"].as_str()) {
             wrong.push(format!("{path}: {what}"));
         }
-        handed_over.extend(got.err().map(|error| error.to_string()));
+        not_native.extend(got.err().map(|error| error.to_string()));
     }
-    assert!(count >= 60 && wrong.is_empty(), "{count} files, of which are wrong:\n{}", wrong.join("\n"));
-    assert!(handed_over.len() * 20 <= count, "{} of {count}:\n{}", handed_over.len(), handed_over.join("\n"));
+    assert!(count >= 60 && wrong.is_empty(), "{count} files, differences:\n{}", wrong.join("\n"));
+    assert!(not_native.len() * 20 <= count, "{} of {count}:\n{}", not_native.len(), not_native.join("\n"));
 }
 
 /// A part of `make fuzz-sls`: renders the templates of `$SLS_FUZZ/templates.jsonl`, and writes those that are native to `native.jsonl`.
 #[test]
 #[ignore = "a part of make fuzz-sls"]
-fn write_what_is_native() {
+fn write_native_renderings() {
     let dir = PathBuf::from(std::env::var_os("SLS_FUZZ").expect("SLS_FUZZ names a directory"));
     let lines = fs::read_to_string(dir.join("templates.jsonl")).unwrap();
     let mut lines = lines.lines();
@@ -272,14 +274,14 @@ fn rendered_within(limits: RenderLimits, text: &str) -> Result<String, RenderErr
     engine.render(&Source { path: "r.sls", text }, &context).map(|rendered| rendered.text)
 }
 
-/// It ends within its bounds, or is handed over to Salt's process, which has bounds of its own.
+/// The template exceeds a limit or is not native; Salt's process has limits of its own.
 fn assert_bounded(text: &str) {
     let error = rendered_within(FEW, text).expect_err(text);
     assert!(error.kind == RenderErrorKind::Limit || error.not_native(), "{text}: {error}");
 }
 
 #[test]
-fn no_template_runs_for_ever_or_takes_all_memory() {
+fn time_and_memory_of_a_template_are_limited() {
     for text in [
         "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
         "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
@@ -304,7 +306,7 @@ fn no_template_runs_for_ever_or_takes_all_memory() {
 }
 
 #[test]
-fn a_rendering_has_the_limits_that_are_stated_unless_it_is_given_others() {
+fn limits_are_the_documented_ones_or_those_of_the_options() {
     let RenderLimits { steps, bytes } = RenderLimits::default();
     assert_eq!((steps, bytes), (2_000_000, 64 << 20));
     for (text, stated) in [
@@ -322,7 +324,7 @@ fn a_rendering_has_the_limits_that_are_stated_unless_it_is_given_others() {
 }
 
 #[test]
-fn loops_that_print_or_keep_much_are_ended() {
+fn loops_with_much_output_exceed_a_limit() {
     for text in [
         format!("{{% for a in range(9999) %}}{{% for b in range(9999) %}}{}{{% endfor %}}{{% endfor %}}", "x".repeat(4096)),
         "{% set l = [] %}{% for a in range(9999) %}{% do l.append('x' * 100000) %}{% endfor %}".to_owned(),
@@ -337,7 +339,7 @@ fn loops_that_print_or_keep_much_are_ended() {
 }
 
 #[test]
-fn what_takes_other_files_in_is_handed_over() {
+fn templates_that_include_files_are_not_native() {
     for text in [
         "a\n{% include 'itself' %}",
         "a\n{% extends 'its parent' %}",
@@ -352,7 +354,7 @@ fn what_takes_other_files_in_is_handed_over() {
 }
 
 #[test]
-fn functions_that_are_not_known_here_are_handed_over() {
+fn unsupported_functions_of_salt_are_not_native() {
     for asks in [
         "'pkg.version' in salt",
         "salt['pkg.version']('x')",
@@ -367,8 +369,8 @@ fn functions_that_are_not_known_here_are_handed_over() {
 }
 
 #[test]
-fn a_value_that_holds_another_one_twice_was_walked_for_ever() {
-    // Forty levels of two: nobody lives to see the end of it.
+fn values_with_shared_members_are_limited() {
+    // Forty levels of two have 2^40 leaves.
     let nested = |open: &str, close: &str| {
         format!(
             "{{% set ns = namespace(v=(1, 2)) %}}{{% for i in range(40) %}}{{% set ns.v = {open}ns.v, ns.v{close} %}}{{% endfor %}}\
@@ -400,7 +402,7 @@ fn a_value_that_holds_another_one_twice_was_walked_for_ever() {
 }
 
 #[test]
-fn a_template_filled_the_memory_with_spaces_and_the_time_with_long_texts() {
+fn padding_and_long_texts_are_limited() {
     for text in [
         "{{ {'a' * 1000000: range(3000)|list}|pprint }}",
         "{% set ns = namespace(v=[1]) %}{% for i in range(90) %}{% set ns.v = [ns.v] %}{% endfor %}{{ ns.v|tojson(indent=9000000) }}",
@@ -414,7 +416,7 @@ fn a_template_filled_the_memory_with_spaces_and_the_time_with_long_texts() {
 }
 
 #[test]
-fn depth_is_no_way_to_break_it() {
+fn nesting_is_limited() {
     let deep = |open: &str, middle: &str, close: &str, n: usize| open.repeat(n) + middle + &close.repeat(n);
     for text in [
         format!("{{{{ {} }}}}", deep("(", "1", ")", 50_000)),
@@ -428,10 +430,10 @@ fn depth_is_no_way_to_break_it() {
         "{% set ns = namespace(x=[]) %}{% for i in range(1500) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x }}".to_owned(),
         "{% set ns = namespace(x=[1]) %}{% for i in range(1500) %}{% set ns.x = ns.x|map('string') %}{% endfor %}{{ ns.x|list }}".to_owned(),
     ] {
-        let error = rendered(&text).expect_err("it is too deep");
+        let error = rendered(&text).expect_err("over the limit of depth");
         assert!(error.kind == RenderErrorKind::Limit || error.not_native(), "{error}");
     }
-    // Deep values that nobody looks into are fine, and are let go.
+    // Deep values that are not traversed are permitted, and dropped without recursion.
     let text =
         "{% set ns = namespace(x=[]) %}{% for i in range(99999) %}{% set ns.x = [ns.x] %}{% endfor %}x";
     assert_eq!(rendered(text).unwrap(), "x");
@@ -442,7 +444,51 @@ fn depth_is_no_way_to_break_it() {
 }
 
 #[test]
-fn a_value_cannot_hold_itself() {
+fn printed_collections_have_at_most_1_mib() {
+    let text = |len: usize| format!("{{{{ ['x' * {len}, 'x' * {len}] }}}}");
+    assert_eq!(rendered(&text(500_000)).unwrap().len(), 1_000_008);
+    assert!(rendered(&text(600_000)).unwrap_err().message.contains("1 MiB"));
+}
+
+#[test]
+fn event_data_is_never_parsed_as_a_template() {
+    let hostile = "{{ 1 + 1 }}{% set x = 2 %}{# c #}\n{{ salt['cmd.run']('id') }}";
+    let data = Data::from_value(&Value::Map(Map::from_iter([
+        (Key::from("x"), Value::from(hostile)),
+        (Key::from("format"), Value::from("{0.__class__}")),
+    ])));
+    let (ambient, salt) = (Arc::new(Ambient::default()), no_functions());
+    let context = Context { tag: hostile, data: &data, ambient: &ambient, salt: &salt };
+    let render = |text: &str| engine(&Value::Null).render(&Source { path: "r.sls", text }, &context);
+    for text in [
+        "{{ data.x }}",
+        "{{ tag }}",
+        "{% set y = data.x ~ '' %}{{ y }}",
+        "{{ '{}'.format(data['x']) }}",
+        "{{ [tag]|first }}",
+    ] {
+        assert_eq!(render(text).unwrap().text, hostile, "{text}");
+    }
+    assert!(render("{{ data['format'].format(1) }}").unwrap_err().not_native());
+}
+
+#[test]
+fn invalid_msgpack_is_an_error() {
+    for bytes in [
+        &b""[..],
+        b"\xdd\xff\xff\xff\xff",
+        b"\xdf\xff\xff\xff\xff\x01",
+        b"\xdb\xff\xff\xff\xff",
+        b"\xc1",
+        b"\x81\xa1a",
+        b"\x01\x02",
+    ] {
+        assert!(Data::from_msgpack(bytes).is_err(), "{bytes:?}");
+    }
+}
+
+#[test]
+fn collections_cannot_contain_themselves() {
     for text in [
         "{% set l = [] %}{% do l.append(l) %}",
         "{% set d = {} %}{% do d.update({'d': [d]}) %}",
@@ -454,7 +500,7 @@ fn a_value_cannot_hold_itself() {
 }
 
 #[test]
-fn what_is_handed_over_names_file_line_and_reason() {
+fn errors_have_file_line_and_construct() {
     let error = rendered("a\nb {{ nope }}\n").unwrap_err();
     assert_eq!((error.file.as_str(), error.line, error.message.as_str()), ("r.sls", 2, "the name \"nope\""));
     let error = rendered("a\n{% if %}").unwrap_err();
@@ -465,7 +511,7 @@ fn what_is_handed_over_names_file_line_and_reason() {
 }
 
 #[test]
-fn what_is_not_native_is_told_beforehand_and_when_it_happens() {
+fn check_lists_the_constructs_that_are_not_native() {
     let text = "{% if data.x %}{{ 1|custom }}{% endif %}\n{{ salt['pillar.get']('x') }} {{ salt.mine.get('y') }} {% if 1 is odder %}{% endif %}";
     let engine = engine(&Value::Null);
     let found = engine.check(&Source { path: "r.sls", text });
@@ -479,9 +525,9 @@ fn what_is_not_native_is_told_beforehand_and_when_it_happens() {
     }
 }
 
-/// Each of these was found to render otherwise than in Salt by some engine.
+/// Constructs with a different result in minijinja or in an earlier engine, and features that are left to Salt.
 #[test]
-fn constructs_that_are_known_to_differ_are_handed_over() {
+fn constructs_that_differ_from_jinja_are_not_native() {
     for text in [
         "{% for x in data.l %}{% break %}{% else %}e{% endfor %}",
         "{{ range(3)[3:] }}",
@@ -511,6 +557,15 @@ fn constructs_that_are_known_to_differ_are_handed_over() {
         "{% for x in data %}{% do data.update(a=1) %}{% endfor %}",
         "{{ opts }}",
         "{{ opts.nope is defined }}",
+        "{{ data.id[::2] }}",
+        "{{ 4 / 2 }}",
+        "{{ 1.5 + 1 }}",
+        "{{ range(3) }}",
+        "{{ 'abc'|sort(reverse=[1])|join }}",
+        "{{ data|yaml }}",
+        "{% for x in data %}{% break %}{% endfor %}",
+        "{{ [1].index(1) }}",
+        "{{ '{0.x}'.format(data) }}",
     ] {
         let error = rendered(text).expect_err(text);
         assert!(error.not_native(), "{text}: {error}");
@@ -518,7 +573,7 @@ fn constructs_that_are_known_to_differ_are_handed_over() {
 }
 
 #[test]
-fn options_beyond_trimming_are_salt_s() {
+fn options_other_than_trimming_are_not_native() {
     let source = Source { path: "r.sls", text: "{% if true %}\nx\n  {% endif %}\ny\n" };
     let (ambient, salt, data) = (ambient(), no_functions(), Data::from_msgpack(b"\x80").unwrap());
     let context = Context { tag: "t", data: &data, ambient: &ambient, salt: &salt };
@@ -553,7 +608,7 @@ fn the_files_of_an_event_share_its_data() {
     assert!(data.to_value().python_eq(&value(&serde_json::from_str(expected).unwrap())));
 }
 
-/// Not a judgement, but a number: `cargo test --release --test it sls_jinja::speed -- --ignored --nocapture`.
+/// A measurement: `cargo test --release --test it sls_jinja::speed -- --ignored --nocapture`.
 #[test]
 #[ignore = "measures"]
 fn speed() {

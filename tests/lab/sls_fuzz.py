@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Random and mutated templates, rendered natively and by an installed Salt: the same, or not native.
+"""Compares native renderings of random and mutated templates with an installed Salt.
 
 usage: sls_fuzz.py generate SEED COUNT RECORDED CASES_DIR... > FILE     make COUNT templates; the first line is the event's data
-       sls_fuzz.py compare FILE                                         render what FILE says is native with this Python's Salt
+       sls_fuzz.py compare FILE                                         compare the native renderings in FILE with this Python's Salt
 
-Between the two, the test `sls_jinja::write_what_is_native` renders FILE natively (`make fuzz-sls` does all three). RECORDED is
-tests/data/jinja-3008.3.jsonl, from which mutations begin, as from the files of the cases.
+Between the two, the test `sls_jinja::write_native_renderings` renders FILE natively (`make fuzz-sls` runs all three). Mutations start from
+the templates of RECORDED (tests/data/jinja-3008.3.jsonl) and the files of the cases.
 """
 import glob
 import json
@@ -155,7 +155,7 @@ def mutated(text):
 
 def generate(seed, count, recorded, *cases):
     random.seed(int(seed))
-    # One process of Salt keeps options of other templates, so that all of a run have the same.
+    # Salt caches options in a process, so all templates of a run have the same.
     trim, both = {"trim_blocks": True}, {"trim_blocks": True, "lstrip_blocks": True}
     options = {2: trim, 3: both}.get(int(seed) % 4)
     with open(recorded, encoding="utf-8") as lines:
@@ -180,14 +180,14 @@ def generate(seed, count, recorded, *cases):
         row = {"t": text}
         if options:
             row["opts"] = {"jinja_env": options}
-        # Salt renders no empty file, and one with a shebang perhaps not as Jinja.
+        # Salt does not render empty files; a shebang may select another renderer.
         if text.strip() and not text.startswith("#!"):
             print(json.dumps(row))
             made += 1
 
 
 def compare(name):
-    # It starts Python anew, with sets in one order.
+    # The import restarts Python with a fixed hash seed.
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
     import logging
 

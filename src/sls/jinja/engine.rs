@@ -293,15 +293,11 @@ impl Engine {
         kept: &OnceLock<Prepared>,
         context: &Context<'_>,
     ) -> Result<Rendered, RenderError> {
-        let compiled;
-        let compiled = match kept.get().filter(|kept| kept.0.path == source.path) {
-            Some(kept) => kept,
-            None => {
-                compiled = self.prepare(source);
-                let _ = kept.set(compiled.clone());
-                &compiled
-            }
-        };
+        let compiled = kept.get().filter(|kept| kept.0.path == source.path).cloned().unwrap_or_else(|| {
+            let compiled = self.prepare(source);
+            let _ = kept.set(compiled.clone());
+            compiled
+        });
         let fail =
             |kind, line, message: String| RenderError { file: source.path.to_owned(), line, message, kind };
         let native = compiled.0.native.as_ref().map_err(|refused| {

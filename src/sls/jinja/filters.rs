@@ -12,75 +12,38 @@ use super::call::{Args, method, replace};
 use super::ops::{self, Notation};
 use super::value::{Kind, Obj, Res, View, kind, lazy, list, member, not_native, text};
 
+/// Native filters.
+const FILTERS: &str = "count d default dictsort first int items join json last length list lower map reject rejectattr replace select \
+                       selectattr sort string tojson trim upper yaml_dquote yaml_encode yaml_squote";
+/// Native tests without an argument, and with one.
+const TESTS: [&str; 2] = [
+    "boolean defined even false float integer iterable list mapping none number odd sequence string true undefined",
+    "eq equalto ge gt in le lt match ne",
+];
+
+/// Whether a list of words, separated by spaces, has this word.
+pub(super) fn is_in(words: &str, word: &str) -> bool {
+    words.split(' ').any(|known| known == word)
+}
+
 /// Whether a filter is native.
-pub(crate) fn is_filter(name: &str) -> bool {
-    matches!(
-        name,
-        "count"
-            | "d"
-            | "default"
-            | "dictsort"
-            | "first"
-            | "int"
-            | "items"
-            | "join"
-            | "json"
-            | "last"
-            | "length"
-            | "list"
-            | "lower"
-            | "map"
-            | "reject"
-            | "rejectattr"
-            | "replace"
-            | "select"
-            | "selectattr"
-            | "sort"
-            | "string"
-            | "tojson"
-            | "trim"
-            | "upper"
-            | "yaml_dquote"
-            | "yaml_encode"
-            | "yaml_squote"
-    )
+pub(super) fn is_filter(name: &str) -> bool {
+    is_in(FILTERS, name)
 }
 
 /// Whether a filter returns a generator in Jinja.
-pub(crate) fn is_lazy(name: &str) -> bool {
-    matches!(name, "items" | "map" | "reject" | "rejectattr" | "select" | "selectattr")
+pub(super) fn is_lazy(name: &str) -> bool {
+    is_in("items map reject rejectattr select selectattr", name)
 }
 
 /// Whether a filter consumes its input at once.
-pub(crate) fn consumes(name: &str) -> bool {
-    matches!(name, "first" | "join" | "list" | "sort")
+pub(super) fn consumes(name: &str) -> bool {
+    is_in("first join list sort", name)
 }
 
 /// Whether a test with this number of arguments is native.
-pub(crate) fn is_test(name: &str, args: usize) -> bool {
-    match args {
-        0 => matches!(
-            name,
-            "boolean"
-                | "defined"
-                | "even"
-                | "false"
-                | "float"
-                | "integer"
-                | "iterable"
-                | "list"
-                | "mapping"
-                | "none"
-                | "number"
-                | "odd"
-                | "sequence"
-                | "string"
-                | "true"
-                | "undefined"
-        ),
-        1 => matches!(name, "eq" | "equalto" | "ge" | "gt" | "in" | "le" | "lt" | "match" | "ne"),
-        _ => false,
-    }
+pub(super) fn is_test(name: &str, args: usize) -> bool {
+    TESTS.get(args).is_some_and(|tests| is_in(tests, name))
 }
 
 fn size(value: usize) -> Value {
@@ -281,8 +244,13 @@ fn select(name: &str, value: &Value, args: &Args<'_>) -> Res<Value> {
 
 fn sort(value: &Value, args: &Args<'_>) -> Res<Value> {
     let [reverse, case_sensitive, path] = args.bind(["reverse", "case_sensitive", "attribute"])?;
-    let (reverse, case_sensitive) =
-        (reverse.map_or(Ok(false), truth)?, case_sensitive.map_or(Ok(false), truth)?);
+    // Python's `sorted` accepts integers for `reverse`, and no other types.
+    let flag = |value: Option<&Value>| match value.map(kind) {
+        None => Ok(false),
+        Some(Kind::Bool(flag)) => Ok(flag),
+        _ => not_native("a sort with another flag than a boolean"),
+    };
+    let (reverse, case_sensitive) = (flag(reverse)?, flag(case_sensitive)?);
     let keyed = ops::items(value)?
         .into_iter()
         .map(|item| {

@@ -27,7 +27,7 @@ pub(super) struct Tokens<'s> {
 pub(super) fn check<'s>(text: &'s str, syntax: &SyntaxConfig) -> Result<Tokens<'s>, NotNative> {
     let line_at = |byte: usize| {
         let before = text.as_bytes().get(..byte).unwrap_or_default();
-        u32::try_from(before.iter().filter(|b| **b == b'\n').count() + 1).unwrap_or(0)
+        u32::try_from(memchr::memchr_iter(b'\n', before).count() + 1).unwrap_or(0)
     };
     let refuse = |byte: usize, what: &str| Err(NotNative { line: line_at(byte), what: what.to_owned() });
     let rare = |c: char| (c.is_control() && c != '\n' && c != '\t') || (!c.is_ascii() && c.is_whitespace());

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use minijinja::Value;
 
 use super::budget;
+use super::filters::is_in;
 use super::value::{Access, Kind, Obj, Res, View, key, kind, list, not_native, text, tuple};
 use crate::limits;
 use crate::sls::python;
@@ -16,20 +17,8 @@ const EXACT: u64 = 1 << 53;
 
 /// Whether Python's `dict` has an attribute of this name. Attributes of other types are not native.
 pub(crate) fn is_attribute(name: &str) -> bool {
-    const ATTRIBUTES: [&str; 11] = [
-        "clear",
-        "copy",
-        "fromkeys",
-        "get",
-        "items",
-        "keys",
-        "pop",
-        "popitem",
-        "setdefault",
-        "update",
-        "values",
-    ];
-    name.starts_with("__") || ATTRIBUTES.contains(&name)
+    name.starts_with("__")
+        || is_in("clear copy fromkeys get items keys pop popitem setdefault update values", name)
 }
 
 /// A float, or an integer that has an equal float.
@@ -186,7 +175,7 @@ pub(crate) fn equal(a: &Value, b: &Value, depth: usize) -> Res<bool> {
                 _ => number(value),
             };
             match (of(a), of(b)) {
-                (Some(a), Some(b)) => a == b,
+                (Some(a), Some(b)) => a.partial_cmp(&b) == Some(Ordering::Equal),
                 _ => return not_native("a comparison of a large integer with a float"),
             }
         }

@@ -14,48 +14,15 @@ use minijinja::syntax::SyntaxConfig;
 
 use super::call::is_mutating;
 use super::engine::NotNative;
-use super::filters::{consumes, is_filter, is_lazy, is_test};
+use super::filters::{consumes, is_filter, is_in, is_lazy, is_test};
 use super::{lexical, ops};
 
 /// Variables of every template. Salt has more.
 const GIVEN: [&str; 6] = ["data", "grains", "opts", "pillar", "saltenv", "tag"];
 
 /// Further names that Salt or Jinja define.
-fn is_reserved(name: &str) -> bool {
-    matches!(
-        name,
-        "caller"
-            | "context"
-            | "cycler"
-            | "dict"
-            | "env"
-            | "ifelse"
-            | "joiner"
-            | "kwargs"
-            | "lipsum"
-            | "loop"
-            | "namespace"
-            | "odict"
-            | "proxy"
-            | "raise"
-            | "range"
-            | "renderers"
-            | "salt"
-            | "self"
-            | "show_full_context"
-            | "slscolonpath"
-            | "sls"
-            | "slsdotpath"
-            | "slspath"
-            | "sls_path"
-            | "super"
-            | "tpldir"
-            | "tpldot"
-            | "tplfile"
-            | "tplpath"
-            | "varargs"
-    )
-}
+const RESERVED: &str = "caller context cycler dict env ifelse joiner kwargs lipsum loop namespace odict proxy raise range renderers salt \
+                        self show_full_context slscolonpath sls slsdotpath slspath sls_path super tpldir tpldot tplfile tplpath varargs";
 
 /// Native attributes of the variable `loop`.
 const LOOP: [&str; 7] = ["first", "index", "index0", "last", "length", "revindex", "revindex0"];
@@ -118,7 +85,7 @@ fn filter<'s>(name: &'static str, of: Expr<'s>, args: Vec<Expr<'s>>, span: Span)
     Expr::Filter(Spanned::new(ast::Filter { name, expr: Some(of), args }, span))
 }
 
-fn emit<'s>(expr: Expr<'s>, span: Span) -> Stmt<'s> {
+fn emit(expr: Expr<'_>, span: Span) -> Stmt<'_> {
     Stmt::EmitExpr(Spanned::new(ast::EmitExpr { expr }, span))
 }
 
@@ -306,7 +273,7 @@ impl<'s> Translator<'s, '_> {
     fn target(&mut self, target: &Expr<'s>) -> Expr<'s> {
         match target {
             Expr::Var(name) => {
-                if GIVEN.contains(&name.id) || is_reserved(name.id) {
+                if GIVEN.contains(&name.id) || is_in(RESERVED, name.id) {
                     return self.refuse(format!("a new value of {:?}", name.id), name.span());
                 }
                 Expr::Var(Spanned::new(ast::Var { id: name.id }, name.span()))
@@ -344,7 +311,7 @@ impl<'s> Translator<'s, '_> {
         match expr {
             Expr::Var(name) => {
                 self.used.insert(name.id);
-                if GIVEN.contains(&name.id) || (self.names.contains(name.id) && !is_reserved(name.id)) {
+                if GIVEN.contains(&name.id) || (self.names.contains(name.id) && !is_in(RESERVED, name.id)) {
                     return Expr::Var(Spanned::new(ast::Var { id: name.id }, span));
                 }
                 self.refuse(format!("the name {:?}", name.id), span)

@@ -7,6 +7,29 @@ pub(crate) fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\x1c'..='\x1f').contains(&c)
 }
 
+/// Line boundaries of `str.splitlines`.
+fn is_line_end(c: char) -> bool {
+    matches!(c, '\n' | '\r' | '\x0b' | '\x0c' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}')
+}
+
+/// `str.splitlines`
+pub(crate) fn lines(text: &str, keep_ends: bool) -> Vec<&str> {
+    let mut lines = Vec::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let Some(end) = rest.find(is_line_end) else {
+            lines.push(rest);
+            break;
+        };
+        let (line, tail) = rest.split_at(end);
+        let len = if tail.starts_with("\r\n") { 2 } else { tail.chars().next().map_or(0, char::len_utf8) };
+        let (_, after) = tail.split_at(len);
+        lines.push(if keep_ends { rest.get(..end + len).unwrap_or(line) } else { line });
+        rest = after;
+    }
+    lines
+}
+
 /// `str.split(maxsplit=max)` at white space
 pub(crate) fn words(text: &str, max: Option<usize>) -> Vec<&str> {
     let mut words = Vec::new();
