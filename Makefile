@@ -17,7 +17,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test ci-packages test-rust test-python test-integration test-binary check deny matrix wheel single-file extension-docs bench bench-store bench-bus bench-extension bench-reactor bench-returners crash soak soak-reactor backlog-reactor isolation-reactor reactor-faults fuzz fuzz-sls test-fuzz-sls clean
+.PHONY: help run test ci-packages test-rust test-python test-integration test-binary check deny matrix wheel single-file extension-docs bench bench-store bench-bus bench-extension bench-reactor bench-returners crash soak soak-reactor backlog-reactor isolation-reactor reactor-faults fuzz fuzz-sls test-sls clean
 
 PYTHON ?= python3
 CARGO ?= cargo
@@ -38,7 +38,7 @@ help: ## list the targets
 run: ## run the demo: saltcellar beside a real Salt master with two minions (ONLY=daemon: the daemon alone)
 	@exec $(PYTHON) tests/lab/demo.py $(if $(ONLY),--only $(ONLY)) $(if $(ONCE),--once)
 
-test: ci-packages test-rust test-fuzz-sls test-python test-integration ## run all tests: Rust, Python, and a real Salt master
+test: ci-packages test-rust test-sls test-python test-integration ## run all tests: Rust, Python, and a real Salt master
 
 # Installs programs, and the user salt, that some tests need, if CI is set (root, Debian). Without CI such tests are skipped.
 ci-packages:
@@ -50,9 +50,11 @@ test-rust: ## run the tests of the crate
 	@echo "== Rust tests"
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then $(CARGO) nextest run --test-threads $(TEST_THREADS); else $(CARGO) test; fi
 
-test-fuzz-sls: ## run a short fuzz-sls
-	@echo "== random templates, rendered natively and by Salt"
+test-sls: ## compare rendering with an installed Salt: a short fuzz-sls, and the cases of the reactor that need Salt's Python
+	@echo "== rendering natively and by Salt"
 	@$(MAKE) --no-print-directory fuzz-sls COUNT=3000
+	@SALTCELLAR_SALT_PYTHON=$$($(LAB) in-venv --no-extension -- python -c 'import sys; print(sys.executable)') \
+	  $(CARGO) test -q --test it reactor_conformance
 
 # Uses the debug build of test-rust. `cargo build` would compile it again, without fault injection.
 test-binary:

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use saltcellar::reactor::conformance::{ConformanceOptions, run};
 
 /// The cases of the project, and those of the directories that `REACTOR_CASES` names (colons between). Cases that need Salt's own
-/// Python count only if `SALTCELLAR_SALT_PYTHON` names one.
+/// Python count only if `SALTCELLAR_SALT_PYTHON` names one, as `make test-sls` does.
 #[test]
 fn every_case_matches_salt() {
     let data = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data");
