@@ -508,8 +508,3 @@ pub const JINJA_DATA_DEPTH_MAX: usize = 100;
 
 /// Members of a `range`, as Jinja's sandbox has it.
 pub const JINJA_RANGE_MAX: usize = 100_000;
-
-/// Bytes and number of cached templates; one more clears the cache.
-pub const JINJA_CACHE_BYTES: usize = 16 * 1024 * 1024;
-/// See [`JINJA_CACHE_BYTES`].
-pub const JINJA_CACHE_TEMPLATES: usize = 4096;

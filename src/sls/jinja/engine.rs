@@ -1,8 +1,7 @@
-//! The engine: compilation, the cache of compiled templates, and the filters that translated syntax trees use.
+//! The engine: compilation, rendering, and the filters that translated syntax trees use.
 
-use std::collections::{BTreeMap, HashMap};
-use std::hash::{BuildHasher as _, RandomState};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
 
 use minijinja::machinery::{self, CodeGenerator, Instructions};
 use minijinja::syntax::SyntaxConfig;
@@ -15,7 +14,6 @@ use super::context::{Ambient, Context, SaltFunctions};
 use super::error::{RenderError, RenderErrorKind};
 use super::value::{self, Obj, Pairs, Res, not_native};
 use super::{filters, ops, translate};
-use crate::limits;
 use crate::sls::value::Map;
 
 /// Options of an engine.
@@ -79,7 +77,6 @@ self_cell::self_cell!(
 /// A template with its program, or the constructs that are not native.
 struct Compiled {
     path: String,
-    text: String,
     native: Result<Native, Vec<NotNative>>,
 }
 
@@ -100,13 +97,6 @@ impl Prepared {
     }
 }
 
-/// Compiled templates by content.
-#[derive(Default)]
-struct Cache {
-    templates: HashMap<u64, Arc<Compiled>>,
-    bytes: usize,
-}
-
 /// Renders templates; shared by all threads.
 pub struct Engine {
     env: Environment<'static>,
@@ -114,8 +104,6 @@ pub struct Engine {
     /// Options of the syntax, or the option that makes all files not native.
     syntax: Result<SyntaxConfig, String>,
     functions: Vec<String>,
-    cache: Mutex<Cache>,
-    hasher: RandomState,
 }
 
 /// The variables of a template.
@@ -276,8 +264,6 @@ impl Engine {
             limits: options.limits,
             syntax: syntax(&options),
             functions: options.functions,
-            cache: Mutex::default(),
-            hasher: RandomState::new(),
         }
     }
 
@@ -352,29 +338,9 @@ impl Engine {
         self.prepare(source).0.native.as_ref().err().cloned().unwrap_or_default()
     }
 
-    /// Compiles a template, or returns the cached one.
+    /// Compiles a template.
     pub fn prepare(&self, source: &Source<'_>) -> Prepared {
-        let key = self.hasher.hash_one((source.text, source.path));
-        let same = |compiled: &Arc<Compiled>| compiled.text == source.text && compiled.path == source.path;
-        let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(compiled) = cache.templates.get(&key).filter(|compiled| same(compiled)) {
-            return Prepared(Arc::clone(compiled));
-        }
-        drop(cache);
-        let (path, text) = (source.path.to_owned(), source.text.to_owned());
-        let compiled = Arc::new(Compiled { native: self.compile(source), path, text });
-        let bytes = source.text.len();
-        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
-        if cache.bytes + bytes > limits::JINJA_CACHE_BYTES
-            || cache.templates.len() >= limits::JINJA_CACHE_TEMPLATES
-        {
-            *cache = Cache::default();
-        }
-        cache.bytes += bytes;
-        if let Some(old) = cache.templates.insert(key, Arc::clone(&compiled)) {
-            cache.bytes -= old.text.len().min(cache.bytes);
-        }
-        Prepared(compiled)
+        Prepared(Arc::new(Compiled { path: source.path.to_owned(), native: self.compile(source) }))
     }
 
     fn compile(&self, source: &Source<'_>) -> Result<Native, Vec<NotNative>> {
