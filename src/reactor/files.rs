@@ -87,7 +87,7 @@ pub struct Template {
     pub notes: Vec<Note>,
     /// What the text was compiled to.
     pub(super) prepared: OnceLock<Prepared>,
-    /// Grains may be spoken of in it.
+    /// Whether the text contains the word `grains`.
     pub(super) wants_grains: bool,
     not_native: OnceLock<Vec<String>>,
     settled: bool,
@@ -97,12 +97,12 @@ pub struct Template {
 pub(super) type Opened = Arc<Vec<(Found, Result<Arc<Template>, Unusable>)>>;
 
 impl Template {
-    /// What keeps the template from being rendered at all.
+    /// The error that prevents any rendering.
     pub fn fault(&self) -> Option<String> {
         self.notes.iter().find(|note| note.level == NoteLevel::Error).map(|note| note.message.clone())
     }
 
-    /// Whether its text is Jinja, which only Salt renders where it is not native.
+    /// Whether the text is Jinja, JSON or YAML, for which Salt renders what is not native.
     pub fn needs_salt(&self) -> bool {
         self.stages.iter().all(|stage| pipe::NATIVE.contains(&stage.name.as_str()))
     }
@@ -435,7 +435,7 @@ fn text_of(path: &Path) -> Result<String, String> {
         .map_err(|error| format!("not UTF-8 from byte {}", error.utf8_error().valid_up_to()))
 }
 
-/// Whether a text speaks of grains.
+/// Whether a text contains the word `grains`.
 pub(super) fn wants_grains(text: &str) -> bool {
     text.contains("grains")
 }

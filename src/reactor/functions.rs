@@ -66,7 +66,7 @@ impl Functions {
         Self { own_modules: modules.into_iter().filter(|module| own(module)).map(str::to_owned).collect() }
     }
 
-    /// The names of all.
+    /// The names of all native functions.
     pub(super) fn names(&self) -> Vec<String> {
         NAMES.iter().filter(|name| self.has(name)).map(|name| (*name).to_owned()).collect()
     }

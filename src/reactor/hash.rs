@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use ring::digest::{self, SHA1_FOR_LEGACY_USE_ONLY, SHA256, SHA512};
 
-/// Bytes as hexadecimal digits.
+/// Hexadecimal digits.
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut out, b| {
         let _ = write!(out, "{b:02x}");
@@ -12,7 +12,7 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// A hash by its name; `None` for one that is not known here.
+/// A hash by its name; `None` for an unknown one.
 pub(super) fn by_name(name: &str, bytes: &[u8]) -> Option<String> {
     Some(match name {
         "md5" => hex(&md5(bytes)),
@@ -24,7 +24,7 @@ pub(super) fn by_name(name: &str, bytes: &[u8]) -> Option<String> {
     })
 }
 
-/// MD5, for what asks for it; it protects nothing.
+/// MD5, for templates that use it; it has no security purpose.
 fn md5(bytes: &[u8]) -> [u8; 16] {
     const SHIFTS: [[u32; 4]; 4] = [[7, 12, 17, 22], [5, 9, 14, 20], [4, 11, 16, 23], [6, 10, 15, 21]];
     let mut message = bytes.to_vec();
@@ -72,7 +72,7 @@ fn sine(i: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn hashes_are_the_known_ones() {
+    fn hashes_equal_known_values() {
         let check = |name, text: &str, expected| {
             assert_eq!(super::by_name(name, text.as_bytes()).as_deref(), expected)
         };

@@ -66,7 +66,7 @@ enum Between<'a> {
 enum Failure {
     /// An ERROR with this cause.
     Failed(Fault),
-    /// Salt has to do it: why, and the line that says so.
+    /// Not native: the construct, and its line.
     NotNative(String, Option<u32>),
 }
 
@@ -314,7 +314,7 @@ impl Rendering<'_> {
             Ok(rendered) => rendered,
             Err(error) => {
                 out.notes.extend(template.notes.iter().cloned());
-                let cause = format!("{why} is left to Salt's own renderer: {error}");
+                let cause = format!("{why} is not native: {error}");
                 out.notes.push(failed(&found.path, Fault { cause, file: None, line }));
                 return None;
             }

@@ -117,14 +117,14 @@ impl Salt for NoSalt {
     }
 }
 
-/// The functions behind `salt` during one rendering, of those that are done here; remembers what was called.
+/// The native functions of `salt` during one rendering, with a record of the calls.
 pub(super) struct Recorded {
     native: Native,
     calls: Mutex<Vec<SaltCall>>,
     notes: Mutex<Vec<Note>>,
 }
 
-/// Functions that are done here, and what they know.
+/// The native functions of `salt` and their data.
 #[derive(Clone)]
 pub(super) struct Native {
     pub(super) salt: Arc<dyn Salt>,
@@ -138,7 +138,7 @@ impl Recorded {
         Self { native, calls: Mutex::default(), notes: Mutex::default() }
     }
 
-    /// What the rendering called and what that logged. Not for a rendering that Salt will do again.
+    /// Moves calls and log records to the outcome, except when Salt renders the file again.
     pub(super) fn move_to(&self, out: &mut Outcome) {
         out.notes.append(&mut self.notes.lock().unwrap_or_else(PoisonError::into_inner));
         out.salt_calls.append(&mut self.calls.lock().unwrap_or_else(PoisonError::into_inner));
