@@ -253,7 +253,8 @@ fn write_native_renderings() {
         match own.as_ref().unwrap_or(&plain).render(&source, &context) {
             Ok(rendered) => {
                 case["native"] = rendered.text.into();
-                out += &format!("{case}\n");
+                out.push_str(&case.to_string());
+                out.push('\n');
             }
             Err(error) => assert!(!error.message.is_empty(), "{source:?}"),
         }
