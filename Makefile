@@ -17,7 +17,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test ci-packages test-rust test-python test-integration test-binary check deny matrix wheel single-file extension-docs bench bench-store bench-bus bench-extension bench-reactor bench-returners crash soak soak-reactor backlog-reactor isolation-reactor reactor-faults fuzz clean
+.PHONY: help run test ci-packages test-rust test-python test-integration test-binary check deny matrix wheel single-file extension-docs bench bench-store bench-bus bench-extension bench-reactor bench-returners crash soak soak-reactor backlog-reactor isolation-reactor reactor-faults fuzz fuzz-sls test-sls clean
 
 PYTHON ?= python3
 CARGO ?= cargo
@@ -38,7 +38,7 @@ help: ## list the targets
 run: ## run the demo: saltcellar beside a real Salt master with two minions (ONLY=daemon: the daemon alone)
 	@exec $(PYTHON) tests/lab/demo.py $(if $(ONLY),--only $(ONLY)) $(if $(ONCE),--once)
 
-test: ci-packages test-rust test-python test-integration ## run all tests: Rust, Python, and a real Salt master
+test: ci-packages test-rust test-sls test-python test-integration ## run all tests: Rust, Python, and a real Salt master
 
 # Installs programs, and the user salt, that some tests need, if CI is set (root, Debian). Without CI such tests are skipped.
 ci-packages:
@@ -49,6 +49,12 @@ ci-packages:
 test-rust: ## run the tests of the crate
 	@echo "== Rust tests"
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then $(CARGO) nextest run --test-threads $(TEST_THREADS); else $(CARGO) test; fi
+
+test-sls: ## compare rendering with an installed Salt: a short fuzz-sls, and the cases of the reactor that need Salt's Python
+	@echo "== rendering natively and by Salt"
+	@$(MAKE) --no-print-directory fuzz-sls COUNT=3000
+	@SALTCELLAR_SALT_PYTHON=$$($(LAB) in-venv --no-extension -- python -c 'import sys; print(sys.executable)') \
+	  $(CARGO) test -q --test it reactor_conformance
 
 # Uses the debug build of test-rust. `cargo build` would compile it again, without fault injection.
 test-binary:
@@ -172,6 +178,17 @@ fuzz: ## run the fuzz targets with coverage, each for FUZZ_SECONDS (60); needs c
 	@$(CARGO) test --test it fuzz_short::write_corpus -- --exact --ignored
 	@for t in $(FUZZ_TARGETS); do RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run --sanitizer none $$t fuzz/corpus/$$t fuzz/regressions/$$t -- \
 	  -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=4096; done
+
+# Seeds of 2 and 3 modulo 4 set trim_blocks.
+SEED ?= 1
+COUNT ?= 20000
+SLS_FUZZ := $(abspath $(TARGET))/sls-fuzz
+fuzz-sls: ## compare COUNT random templates, rendered natively, with Salt (SEED=n repeats a run)
+	@mkdir -p "$(SLS_FUZZ)"
+	@$(PYTHON) tests/lab/sls_fuzz.py generate $(SEED) $(COUNT) tests/data/jinja-3008.3.jsonl tests/data/reactor-cases \
+	  tests/data/reactor-cases-own > "$(SLS_FUZZ)/templates.jsonl"
+	@SLS_FUZZ="$(SLS_FUZZ)" $(CARGO) test -q --test it sls_jinja::write_native_renderings -- --exact --ignored --nocapture
+	@$(LAB) in-venv --no-extension -- python tests/lab/sls_fuzz.py compare "$(SLS_FUZZ)/native.jsonl"
 
 clean: ## remove all build results and the Python environments
 	$(CARGO) clean

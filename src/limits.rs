@@ -494,25 +494,17 @@ pub const JINJA_STEPS_MAX: u64 = 2_000_000;
 /// Bytes allocated for values during one rendering, freed or not, and its output.
 pub const JINJA_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-/// Nesting depth in a template, its values and its calls. Python stops at about as many macro calls.
-pub const JINJA_DEPTH_MAX: u32 = 200;
+/// Nesting depth of values that native templates traverse. Salt's renderer gets templates with deeper values.
+pub const JINJA_DEPTH_MAX: usize = 120;
+
+/// Bytes of a text that one operation of a native template produces. Salt's renderer gets templates with longer texts.
+pub const JINJA_VALUE_BYTES_MAX: usize = 1024 * 1024;
+
+/// Operators, brackets and names in one tag of a native template. They nest in the syntax tree.
+pub const JINJA_TAG_TOKENS_MAX: usize = 300;
 
 /// Nesting depth of event data visible to templates. Deeper data could not be printed.
 pub const JINJA_DATA_DEPTH_MAX: usize = 100;
 
 /// Members of a `range`, as Jinja's sandbox has it.
 pub const JINJA_RANGE_MAX: usize = 100_000;
-
-/// Backtracking limit of a regular expression with look-around or references.
-pub const JINJA_BACKTRACK_MAX: usize = 1_000_000;
-
-/// Memory of one compiled regular expression of a template.
-pub const JINJA_PATTERN_BYTES_MAX: usize = 1024 * 1024;
-
-/// Compiled regular expressions cached per thread; one more clears the cache.
-pub const JINJA_PATTERNS_KEPT: usize = 64;
-
-/// Bytes and number of cached templates; one more clears the cache.
-pub const JINJA_CACHE_BYTES: usize = 16 * 1024 * 1024;
-/// See [`JINJA_CACHE_BYTES`].
-pub const JINJA_CACHE_TEMPLATES: usize = 4096;

@@ -131,8 +131,8 @@ pub(super) const PYTHON: Key = Key {
     name: "reactor.python",
     accepts: "an absolute path of a Python interpreter",
     default: "/opt/saltstack/salt/bin/python3, if it exists",
-    doc: "The Python in which Salt is installed. Files that are not rendered natively (`#!py`, `salt[...]`) are rendered by Salt's own \
-    renderers in a separate process. The process runs as Salt's `user`: a daemon that runs as root switches to it; a \
+    doc: "The Python in which Salt is installed. Files that are not rendered natively (`#!py`, most functions of `salt`, macros, \
+    imports, rare filters) are rendered by Salt's own renderers in a separate process; without it such a file fails. The process runs as Salt's `user`: a daemon that runs as root switches to it; a \
     daemon of another user can use only its own. The process imports modules from Salt's installation only, not from the \
     current directory or `PYTHONPATH`. If it dies, its file is rendered again, up to three times in all.",
     example: "/opt/saltstack/salt/bin/python3",

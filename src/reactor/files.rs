@@ -16,7 +16,6 @@ use std::time::Instant;
 
 use indexmap::IndexMap;
 
-use super::functions;
 use super::pipe::{self, RendererSettings, Stage};
 use super::salt::Salt;
 use crate::clock::Clock;
@@ -24,7 +23,7 @@ use crate::config::python_glob::{glob, has_magic};
 use crate::config::salt_master::{Roots, SaltMaster};
 use crate::limits;
 use crate::model::{Glob, Location, Note, NoteLevel};
-use crate::sls::jinja::{Engine, Loaded, Loader, Prepared, Source};
+use crate::sls::jinja::{Engine, Prepared, Source};
 
 const LOGGER: &str = "salt.utils.reactor";
 
@@ -88,7 +87,7 @@ pub struct Template {
     pub notes: Vec<Note>,
     /// The compiled text.
     pub(super) prepared: OnceLock<Prepared>,
-    /// True if the text, or a file that it imports, may use grains.
+    /// Whether the text contains the word `grains`.
     pub(super) wants_grains: bool,
     not_native: OnceLock<Vec<String>>,
     settled: bool,
@@ -98,14 +97,14 @@ pub struct Template {
 pub(super) type Opened = Arc<Vec<(Found, Result<Arc<Template>, Unusable>)>>;
 
 impl Template {
-    /// Why the template cannot be compiled; `None` if it can.
-    pub fn fault(&self, engine: &Engine, path: &str) -> Option<String> {
-        if let Some(note) = self.notes.iter().find(|note| note.level == NoteLevel::Error) {
-            return Some(note.message.clone());
-        }
-        let jinja = self.stages.first().is_some_and(|stage| stage.name == "jinja");
-        let source = Source { path, text: &self.text };
-        if jinja { engine.compile(&source).err().map(|error| error.to_string()) } else { None }
+    /// The error that prevents any rendering.
+    pub fn fault(&self) -> Option<String> {
+        self.notes.iter().find(|note| note.level == NoteLevel::Error).map(|note| note.message.clone())
+    }
+
+    /// Whether the text is Jinja, JSON or YAML, for which Salt renders what is not native.
+    pub fn needs_salt(&self) -> bool {
+        self.stages.iter().all(|stage| pipe::NATIVE.contains(&stage.name.as_str()))
     }
 
     /// The parts without a native implementation, as far as static analysis finds them.
@@ -116,13 +115,9 @@ impl Template {
                 foreign.map(|stage| format!("renderer \"{}\"", stage.name)).collect();
             if found.is_empty() && self.stages.iter().any(|stage| stage.name == "jinja") {
                 let source = Source { path, text: &self.text };
-                found.extend(
-                    engine
-                        .check(&source)
-                        .into_iter()
-                        .filter(|what| !functions::is_named(&what.what))
-                        .map(|what| format!("line {}: {}", what.line, what.what)),
-                );
+                found.extend(engine.check(&source).into_iter().map(|what| {
+                    if what.line == 0 { what.what } else { format!("line {}: {}", what.line, what.what) }
+                }));
             }
             found
         })
@@ -441,24 +436,9 @@ fn text_of(path: &Path) -> Result<String, String> {
         .map_err(|error| format!("not UTF-8 from byte {}", error.utf8_error().valid_up_to()))
 }
 
-/// True if a text mentions grains, or imports files that may.
+/// Whether a text contains the word `grains`.
 pub(super) fn wants_grains(text: &str) -> bool {
-    ["grains", "import", "include", "extends"].iter().any(|word| text.contains(word))
-}
-
-/// Loads imports of templates, always from the environment `base`.
-pub(super) struct BaseFiles<'a> {
-    pub(super) settings: &'a FileSettings,
-    pub(super) salt: &'a dyn Salt,
-}
-
-impl Loader for BaseFiles<'_> {
-    fn load(&self, name: &str) -> Result<Option<Loaded>, String> {
-        let found = self.settings.locate(name, "base", self.salt);
-        let Some(source) = found.map_err(|why| format!("{name}: {why}"))? else { return Ok(None) };
-        let text = text_of(&source).map_err(|error| format!("{}: {error}", source.display()))?;
-        Ok(Some(Loaded { path: source.to_string_lossy().into_owned(), text: text.into() }))
-    }
+    text.contains("grains")
 }
 
 #[cfg(test)]

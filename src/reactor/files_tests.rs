@@ -82,22 +82,18 @@ fn a_saltenv_cannot_leave_the_directories_of_environments() {
 }
 
 #[test]
-fn imported_files_have_the_size_limit_of_templates() {
+fn files_over_the_size_limit_are_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path();
     let max = usize::try_from(limits::REACTOR_TEMPLATE_BYTES_MAX).unwrap();
-    write(root, "base/most.jinja", &"x".repeat(max));
-    write(root, "base/more.jinja", &"x".repeat(max + 1));
+    write(root, "base/most.sls", &"x".repeat(max));
+    write(root, "base/more.sls", &"x".repeat(max + 1));
     let settings = settings(root);
-    let files = BaseFiles { settings: &settings, salt: &NoSalt };
-    assert_eq!(files.load("most.jinja").unwrap().unwrap().text.len(), max);
-    let why = files.load("more.jinja").unwrap_err();
-    assert!(why.ends_with("more.jinja: the file has more than 4194304 bytes"), "{why}");
     let found = |name: &str| Found { path: name.to_owned(), source: root.join(name), remote: None };
     let templates = Templates::default();
-    assert!(templates.get(&found("base/most.jinja"), &settings.renderers).is_ok());
+    assert!(templates.get(&found("base/most.sls"), &settings.renderers).is_ok());
     assert_eq!(
-        templates.get(&found("base/more.jinja"), &settings.renderers).unwrap_err(),
+        templates.get(&found("base/more.sls"), &settings.renderers).unwrap_err(),
         Unusable::Failed("the file has more than 4194304 bytes".to_owned())
     );
 }
@@ -250,8 +246,4 @@ fn files_of_other_backends_are_fetched_or_cause_an_error() {
     check("salt://d//b.sls?saltenv=dev", true, Some("git/d/b.sls"), &["salt://d/b.sls?saltenv=dev"]);
     check("salt://none", true, None, &["salt://none?saltenv=base"]);
     check("salt://../secret", true, None, &[]);
-    let beyond = BeyondRoots { what: "git".to_owned(), roots_first: true };
-    let settings = FileSettings { beyond_roots: Some(beyond), ..settings(root) };
-    let imported = BaseFiles { settings: &settings, salt: &salt }.load("d/b.sls").unwrap().unwrap();
-    assert_eq!(&*imported.text, "git");
 }

@@ -4,10 +4,9 @@
 
 use crate::config::salt_master::SaltMaster;
 use crate::model::{Note, NoteLevel};
-use crate::sls::jinja::hash_by_name;
 use crate::sls::{Map, Value};
 
-use super::salt::SaltAnswer;
+use super::{hash, salt::SaltAnswer};
 
 const NAMES: [&str; 19] = [
     "config.get",
@@ -30,12 +29,6 @@ const NAMES: [&str; 19] = [
     "test.true_",
     "grains.get",
 ];
-
-/// True for `salt["pillar.get"]` and the other native functions.
-pub(super) fn is_named(what: &str) -> bool {
-    let name = what.strip_prefix("salt[\"").and_then(|rest| rest.strip_suffix("\"]"));
-    name.is_some_and(|name| NAMES.contains(&name))
-}
 
 /// The native functions.
 #[derive(Debug, Default)]
@@ -73,6 +66,11 @@ impl Functions {
         Self { own_modules: modules.into_iter().filter(|module| own(module)).map(str::to_owned).collect() }
     }
 
+    /// The names of all native functions.
+    pub(super) fn names(&self) -> Vec<String> {
+        NAMES.iter().filter(|name| self.has(name)).map(|name| (*name).to_owned()).collect()
+    }
+
     /// True if the function is native.
     pub(super) fn has(&self, fun: &str) -> bool {
         NAMES.contains(&fun)
@@ -105,7 +103,7 @@ impl Functions {
             ("environ", verb) => environ(verb, args, kwargs),
             ("config", "get") => look_up(args, kwargs, opts),
             ("grains", "get") => look_up(args, kwargs, grains),
-            ("hashutil", verb) => hash(verb, args, kwargs),
+            ("hashutil", verb) => hashed(verb, args, kwargs),
             _ => None,
         }?;
         Some(SaltAnswer { result, retcode: 0, notes })
@@ -173,7 +171,7 @@ fn look_up(args: &[Value], kwargs: &Map, root: &Value) -> Answer {
     }
 }
 
-fn hash(verb: &str, args: &[Value], kwargs: &Map) -> Answer {
+fn hashed(verb: &str, args: &[Value], kwargs: &Map) -> Answer {
     let (name, text) = if verb == "digest" {
         let given = only(&["instr", "checksum"], args, kwargs)?;
         let [Some(Value::Str(text)), name] = given.as_slice() else { return None };
@@ -191,7 +189,7 @@ fn hash(verb: &str, args: &[Value], kwargs: &Map) -> Answer {
         let [Some(Value::Str(text))] = given.as_slice() else { return None };
         (verb.strip_suffix("_digest")?.to_owned(), text.clone())
     };
-    hash_by_name(&name, text.as_bytes()).map(|digest| Ok(Value::Str(digest)))
+    hash::by_name(&name, text.as_bytes()).map(|digest| Ok(Value::Str(digest)))
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ mod encode;
 mod files;
 mod functions;
 mod grains;
+mod hash;
 mod helper;
 mod manage;
 mod matcher;

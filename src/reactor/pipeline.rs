@@ -40,7 +40,7 @@ pub struct Pipeline {
     id: String,
     key_file: PathBuf,
     salt: Arc<dyn Salt>,
-    functions: Functions,
+    functions: Arc<Functions>,
     opts: Arc<Value>,
     native_grains: Arc<Value>,
     pool_full: bool,
@@ -89,9 +89,11 @@ impl Pipeline {
     /// A pipeline with the master's configuration. `salt` does what has no native implementation.
     pub fn new(master: &SaltMaster, salt: Arc<dyn Salt>) -> Self {
         let jinja_env = master.option("jinja_env").and_then(Value::as_map).cloned().unwrap_or_default();
+        let functions = Arc::new(Functions::of(master));
         let options = EngineOptions {
             jinja_env,
             allow_undefined: master.flag("allow_undefined"),
+            functions: functions.names(),
             ..EngineOptions::default()
         };
         let reactor = master.option("reactor").cloned().unwrap_or(Value::Null);
@@ -107,7 +109,7 @@ impl Pipeline {
             id: master.id.clone(),
             key_file: master.key_file(),
             salt,
-            functions: Functions::of(master),
+            functions,
             opts: Arc::new(Value::Map(master.minion_options())),
             native_grains: Arc::new(super::grains::native(&master.id)),
             pool_full: false,
@@ -437,8 +439,7 @@ impl Worker {
         };
         let mut rendering = Rendering {
             engine: &pipeline.engine,
-            files: &pipeline.files,
-            salt: &*pipeline.salt,
+            salt: &pipeline.salt,
             functions: &pipeline.functions,
             ambients,
             tag,

@@ -3,13 +3,13 @@
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
-use super::files::{BaseFiles, FileSettings, Found, Template, Unusable, wants_grains};
+use super::files::{Found, Template, Unusable, wants_grains};
 use super::functions::Functions;
 use super::outcome::{NotNative, Outcome, Render};
 use super::salt::{Native, Recorded, Salt, SaltError, SaltFile};
 use crate::model::{Location, Note, NoteLevel};
 use crate::sls::compile::FileError;
-use crate::sls::jinja::{Ambient, Context, Data, Engine, RenderError, Source};
+use crate::sls::jinja::{Ambient, Context, Data, Engine, RenderError, SaltFunctions, Source};
 use crate::sls::yaml::YamlError;
 use crate::sls::{Map, Value, compile, json};
 
@@ -18,9 +18,8 @@ const LOGGER: &str = "salt.utils.reactor";
 /// The inputs of a rendering, except for the file.
 pub(super) struct Rendering<'a> {
     pub(super) engine: &'a Engine,
-    pub(super) files: &'a FileSettings,
-    pub(super) salt: &'a dyn Salt,
-    pub(super) functions: &'a Functions,
+    pub(super) salt: &'a Arc<dyn Salt>,
+    pub(super) functions: &'a Arc<Functions>,
     pub(super) ambients: &'a mut Ambients,
     pub(super) tag: &'a str,
     /// The event's data, shared by all files of the event, which may change it.
@@ -32,23 +31,23 @@ pub(super) struct Rendering<'a> {
 pub(super) struct Ambients {
     opts: Arc<Value>,
     /// With the native grains.
-    plain: (Arc<Value>, Ambient),
-    /// With Salt's grains; created when a template may use grains.
-    full: Option<(Arc<Value>, Ambient)>,
+    plain: (Arc<Value>, Arc<Ambient>),
+    /// With Salt's grains; created when a template uses grains.
+    full: Option<(Arc<Value>, Arc<Ambient>)>,
 }
 
 impl Ambients {
     pub(super) fn new(opts: Arc<Value>, grains: Arc<Value>) -> Self {
-        let plain = (Arc::clone(&grains), Ambient::new(grains, Arc::clone(&opts)));
+        let plain = (Arc::clone(&grains), Arc::new(Ambient::new(grains, Arc::clone(&opts), false)));
         Self { opts, plain, full: None }
     }
 
-    /// The environment of a template. Reading grains may start Salt, so only templates that may use them get them.
-    fn of(&mut self, wants: bool, salt: &dyn Salt) -> Result<(&Arc<Value>, &Ambient), SaltError> {
+    /// The environment of a template. Reading grains may start Salt, so only templates that use them get them.
+    fn of(&mut self, wants: bool, salt: &dyn Salt) -> Result<(&Arc<Value>, &Arc<Ambient>), SaltError> {
         if wants && self.full.is_none() {
             self.full = salt.grains()?.map(|grains| {
                 let grains = Arc::new(grains);
-                (Arc::clone(&grains), Ambient::new(grains, Arc::clone(&self.opts)))
+                (Arc::clone(&grains), Arc::new(Ambient::new(grains, Arc::clone(&self.opts), true)))
             });
         }
         let (grains, ambient) = self.full.as_ref().filter(|_| wants).unwrap_or(&self.plain);
@@ -67,8 +66,8 @@ enum Between<'a> {
 enum Failure {
     /// An ERROR with this cause.
     Failed(Fault),
-    /// Salt has to render it, for this reason.
-    NotNative(String),
+    /// Salt must render the file: the construct that is not native, and its line.
+    NotNative(String, Option<u32>),
 }
 
 /// An error in a file, with its location if known.
@@ -157,11 +156,12 @@ impl Rendering<'_> {
             return None;
         }
         if let Some(why) = foreign_stage(&template) {
-            return self.by_salt(found, &template, &why, out);
+            return self.by_salt(found, &template, &why, None, out);
         }
         // If Salt must render the file after all, it needs the unchanged data.
-        let before =
-            (!template.not_native(self.engine, &found.path).is_empty()).then(|| self.data.to_value());
+        let source = Source { path: &found.path, text: &template.text };
+        let prepared = template.prepared.get_or_init(|| self.engine.prepare(&source));
+        let before = prepared.mutates().then(|| self.data.to_value());
         let notes_before = out.notes.len();
         out.notes.extend(template.notes.iter().cloned());
         match self.stages(found, &template, out) {
@@ -178,12 +178,12 @@ impl Rendering<'_> {
                 None
             }
             // Salt repeats these messages.
-            Err(Failure::NotNative(why)) => {
+            Err(Failure::NotNative(why, line)) => {
                 out.notes.truncate(notes_before);
                 if let Some(before) = before {
                     *self.data = Data::from_value(&before);
                 }
-                self.by_salt(found, &template, &why, out)
+                self.by_salt(found, &template, &why, line, out)
             }
         }
     }
@@ -225,7 +225,7 @@ impl Rendering<'_> {
                 (name, Between::Values(_)) => {
                     return Err(Failure::Failed(format!("{name} got data instead of text").into()));
                 }
-                (name, _) => return Err(Failure::NotNative(format!("renderer \"{name}\""))),
+                (name, _) => return Err(Failure::NotNative(format!("renderer \"{name}\""), None)),
             };
         }
         match now {
@@ -250,19 +250,23 @@ impl Rendering<'_> {
         let is_own = std::ptr::eq(text, &raw const *template.text);
         let wants = if is_own { template.wants_grains } else { wants_grains(text) };
         let (own, other) = (&template.prepared, OnceLock::new());
-        out.notes.extend(bad_header(text));
-        let loader = BaseFiles { settings: self.files, salt: self.salt };
         let opts = Arc::clone(&self.ambients.opts);
         let (grains, ambient) = self
             .ambients
-            .of(wants, self.salt)
+            .of(wants, &**self.salt)
             .map_err(|error| Failure::Failed(format!("cannot get grains: {error}").into()))?;
-        let salt = Recorded::new(self.salt, Native { functions: self.functions, opts: &opts, grains });
-        let context = Context::new(self.tag, self.data, ambient, &loader, &salt);
+        let recorded = Arc::new(Recorded::new(Native {
+            salt: Arc::clone(self.salt),
+            functions: Arc::clone(self.functions),
+            opts,
+            grains: Arc::clone(grains),
+        }));
+        let salt: Arc<dyn SaltFunctions> = Arc::clone(&recorded) as _;
+        let context = Context { tag: self.tag, data: self.data, ambient, salt: &salt };
         let kept = if is_own { own } else { &other };
-        match self.engine.render_kept(&Source { path: &found.path, text }, kept, &context) {
+        match self.engine.render_cached(&Source { path: &found.path, text }, kept, &context) {
             Ok(rendered) => {
-                salt.into_outcome(out);
+                recorded.move_to(out);
                 if tracing::enabled!(tracing::Level::DEBUG) {
                     tracing::debug!(target: "reactor", "Rendered data from file: {}:\n{}", found.path, rendered.text);
                 }
@@ -271,9 +275,13 @@ impl Rendering<'_> {
                 }
                 Ok(rendered.text)
             }
-            Err(error) if error.not_native() => Err(Failure::NotNative(error.message)),
+            Err(error) if error.not_native() => {
+                let line = Some(error.line).filter(|line| *line > 0);
+                let at = line.map_or_else(String::new, |line| format!("line {line}: "));
+                Err(Failure::NotNative(format!("{at}{}", error.message), line))
+            }
             Err(error) => {
-                salt.into_outcome(out);
+                recorded.move_to(out);
                 self.remember(out, &found.path, None);
                 out.notes.push(
                     Note::new(NoteLevel::Error, "salt.utils.templates", "Rendering exception occurred")
@@ -285,7 +293,14 @@ impl Rendering<'_> {
     }
 
     /// Renders the whole file with Salt's own renderers.
-    fn by_salt(&mut self, found: &Found, template: &Template, why: &str, out: &mut Outcome) -> Option<Map> {
+    fn by_salt(
+        &mut self,
+        found: &Found,
+        template: &Template,
+        why: &str,
+        line: Option<u32>,
+        out: &mut Outcome,
+    ) -> Option<Map> {
         out.not_native.push(NotNative { file: found.path.clone(), why: why.to_owned() });
         let data = self.data.to_value();
         let file = SaltFile {
@@ -299,7 +314,8 @@ impl Rendering<'_> {
             Ok(rendered) => rendered,
             Err(error) => {
                 out.notes.extend(template.notes.iter().cloned());
-                out.notes.push(failed(&found.path, format!("{why} requires Salt: {error}")));
+                let cause = format!("{why} is not native: {error}");
+                out.notes.push(failed(&found.path, Fault { cause, file: None, line }));
                 return None;
             }
         };
@@ -338,23 +354,6 @@ impl Rendering<'_> {
             out.renders.push(Render { file: file.to_owned(), text });
         }
     }
-}
-
-/// A `#jinja2:` line, first or below a shebang, without a mapping: it stays in the text.
-fn bad_header(text: &str) -> Option<Note> {
-    let mut lines = text.lines();
-    let mut line = lines.next()?;
-    if line.starts_with("#!") && !line.starts_with("#!/") {
-        line = lines.next()?;
-    }
-    let options = line.strip_prefix("#jinja2:")?;
-    let what = match json::load(options) {
-        _ if options.trim().is_empty() => return None,
-        Ok(Value::Map(_)) => return None,
-        Ok(_) => "Ignoring '#jinja2:' header that is not a JSON object",
-        Err(_) => "Ignoring malformed '#jinja2:' header in template",
-    };
-    Some(Note::new(NoteLevel::Warning, "salt.utils.templates", format!("{what}: {line}")))
 }
 
 /// Python's JSON renderer: removes a shebang line; empty text is an empty mapping.

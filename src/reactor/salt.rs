@@ -1,13 +1,12 @@
 //! Access to Salt itself: its renderers for whole files, and the functions of `salt` in templates.
 
-use std::cell::RefCell;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::functions::Functions;
 use super::outcome::{Outcome, Render, SaltCall};
 use crate::model::Note;
 use crate::sls::jinja::SaltFunctions;
-use crate::sls::value::Key;
 use crate::sls::{Map, Value};
 
 /// Why Salt gave no answer.
@@ -98,7 +97,7 @@ pub trait Salt: Send + Sync {
 pub struct NoSalt;
 
 /// The error text without Salt.
-const WANTED: &str = "Salt's own Python is required, but none is configured (reactor.python)";
+const WANTED: &str = "Salt's own Python is required, but none is configured: set reactor.python to the Python in which Salt is installed";
 
 impl Salt for NoSalt {
     fn render(&self, _file: &SaltFile<'_>) -> Result<SaltRendered, SaltError> {
@@ -118,63 +117,49 @@ impl Salt for NoSalt {
     }
 }
 
-/// The functions of `salt` during one rendering, with a record of their calls.
-pub(super) struct Recorded<'a> {
-    salt: &'a dyn Salt,
-    native: Native<'a>,
-    calls: RefCell<Vec<SaltCall>>,
-    notes: RefCell<Vec<Note>>,
+/// The native functions of `salt` during one rendering, with a record of the calls.
+pub(super) struct Recorded {
+    native: Native,
+    calls: Mutex<Vec<SaltCall>>,
+    notes: Mutex<Vec<Note>>,
 }
 
-/// The native functions and their data.
-#[derive(Clone, Copy)]
-pub(super) struct Native<'a> {
-    pub(super) functions: &'a Functions,
-    pub(super) opts: &'a Value,
-    pub(super) grains: &'a Value,
+/// The native functions of `salt` and their data.
+#[derive(Clone)]
+pub(super) struct Native {
+    pub(super) salt: Arc<dyn Salt>,
+    pub(super) functions: Arc<Functions>,
+    pub(super) opts: Arc<Value>,
+    pub(super) grains: Arc<Value>,
 }
 
-impl<'a> Recorded<'a> {
-    pub(super) fn new(salt: &'a dyn Salt, native: Native<'a>) -> Self {
-        Self { salt, native, calls: RefCell::default(), notes: RefCell::default() }
+impl Recorded {
+    pub(super) fn new(native: Native) -> Self {
+        Self { native, calls: Mutex::default(), notes: Mutex::default() }
     }
 
-    /// Adds the calls and their log messages to an outcome, unless Salt will render the file again.
-    pub(super) fn into_outcome(self, out: &mut Outcome) {
-        out.notes.append(&mut self.notes.into_inner());
-        out.salt_calls.append(&mut self.calls.into_inner());
+    /// Moves calls and log records to the outcome, except when Salt renders the file again.
+    pub(super) fn move_to(&self, out: &mut Outcome) {
+        out.notes.append(&mut self.notes.lock().unwrap_or_else(PoisonError::into_inner));
+        out.salt_calls.append(&mut self.calls.lock().unwrap_or_else(PoisonError::into_inner));
     }
 }
 
-impl SaltFunctions for Recorded<'_> {
-    fn has(&self, fun: &str) -> Result<bool, String> {
-        if self.native.functions.has(fun) && !self.salt.insists(fun) {
-            return Ok(true);
+impl SaltFunctions for Recorded {
+    fn call(&self, fun: &str, args: &[Value], kwargs: &Map) -> Option<Value> {
+        let Native { salt, functions, opts, grains } = &self.native;
+        if salt.insists(fun) {
+            return None;
         }
-        self.salt.has(fun).map(|has| has.unwrap_or(false)).map_err(|error| error.to_string())
-    }
-
-    fn call(&self, fun: &str, args: &[Value], kwargs: &[(String, Value)]) -> Result<Value, String> {
-        let kwargs: Map =
-            kwargs.iter().map(|(name, value)| (Key::from(name.as_str()), value.clone())).collect();
-        let Native { functions, opts, grains } = self.native;
-        let native =
-            if self.salt.insists(fun) { None } else { functions.call(fun, args, &kwargs, opts, grains) };
-        let answer = match native {
-            Some(answer) => answer,
-            None => self.salt.call(fun, args, &kwargs).map_err(|error| error.to_string())?,
-        };
-        self.notes.borrow_mut().extend(answer.notes);
-        self.calls.borrow_mut().push(SaltCall {
+        let answer = functions.call(fun, args, kwargs, opts, grains)?;
+        let result = answer.result.ok()?;
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner).extend(answer.notes);
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner).push(SaltCall {
             fun: fun.to_owned(),
             args: args.to_vec(),
-            kwargs,
-            answer: answer.result.clone(),
+            kwargs: kwargs.clone(),
+            answer: Ok(result.clone()),
         });
-        answer.result.map_err(|(kind, text)| if text.is_empty() { kind } else { text })
-    }
-
-    fn elsewhere(&self) -> Result<bool, String> {
-        self.salt.has("test.ping").map(|has| has.is_none()).map_err(|error| error.to_string())
+        Some(result)
     }
 }

@@ -1,11 +1,11 @@
-//! JSON as Python's `json` reads it: `NaN` and the infinities, integers of any size, of two equal keys the last.
+//! A JSON parser like Python's `json`: `NaN` and infinities, integers of any size, the last of equal keys.
 //!
-//! Half of a surrogate pair alone is refused. Python would take it, and then fail to send it anywhere.
+//! A lone surrogate is an error. Python accepts it and fails to encode it later.
 
 use super::value::{Key, Map, Value};
 use crate::limits::{INTEGER_DIGITS_MAX, SLS_BYTES_MAX, SLS_DEPTH_MAX};
 
-/// Why a text is no JSON.
+/// A syntax error.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}: line {line} column {column} (char {at})")]
 pub struct JsonError {
@@ -13,13 +13,13 @@ pub struct JsonError {
     pub line: usize,
     /// The column in characters, from 1.
     pub column: usize,
-    /// The place in characters, from 0.
+    /// The offset in characters, from 0.
     pub at: usize,
-    /// What is wrong, in Python's words where it has some.
+    /// Python's message, where it has one.
     pub message: &'static str,
 }
 
-/// Reads a text that is one JSON value.
+/// Parses one JSON value.
 pub fn load(text: &str) -> Result<Value, JsonError> {
     let mut reader = Reader { text, bytes: text.as_bytes(), at: 0, depth: 0 };
     if text.len() > SLS_BYTES_MAX {
@@ -237,7 +237,7 @@ impl<'a> Reader<'a> {
         Ok(c)
     }
 
-    /// `\uXXXX`, or two of them for a character beyond 16 bits.
+    /// `\uXXXX`, or two of them for a character of more than 16 bits.
     fn code(&mut self) -> Result<char, JsonError> {
         let begin = self.at;
         let first = self.unit()?;

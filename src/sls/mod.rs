@@ -1,11 +1,10 @@
-//! SLS files, as Salt's state compiler knows them: Jinja to text, text to values by PyYAML's rules, values to low chunks.
+//! SLS files as in Salt: Jinja to text, text to values by PyYAML's rules, values to low chunks.
 //!
-//! Nothing here knows a master, an event bus or the store; the reactor (`reactor/`) brings the data and takes the chunks.
+//! The module has no connection to a master, an event bus or the store. Its caller is the reactor (`reactor/`).
 
 pub mod compile;
 pub mod jinja;
 pub mod json;
-pub mod map;
 pub mod python;
 pub mod value;
 pub mod yaml;

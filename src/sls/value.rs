@@ -1,10 +1,10 @@
-//! A value as Salt's Python code would hold it: what YAML, msgpack and JSON give, and what low chunks are made of.
+//! Values with Python's types and equality, from YAML, msgpack and JSON to low chunks.
 //!
-//! Mappings keep their order. Keys are compared as Python compares them: `1`, `1.0` and `True` are one key, `1` and `"1"` are two.
+//! Mappings keep insertion order. Keys are equal as in Python: `1`, `1.0` and `True` are one key, `1` and `"1"` are two.
 
 use std::hash::{Hash, Hasher};
 
-use super::map::OrderedMap;
+use indexmap::IndexMap;
 
 /// A value.
 #[derive(Debug, Clone, PartialEq)]
@@ -15,7 +15,7 @@ pub enum Value {
     Bool(bool),
     /// An integer.
     Int(i64),
-    /// An integer outside of `i64`: its decimal digits, with a `-` if negative; never one that fits `Int`.
+    /// An integer outside of `i64`: decimal digits, with `-` if negative.
     BigInt(String),
     /// A float, also `nan` and the infinities.
     Float(f64),
@@ -25,20 +25,20 @@ pub enum Value {
     Bytes(Vec<u8>),
     /// A list.
     List(Vec<Value>),
-    /// A tuple, which Salt's functions tell from a list; msgpack and YAML make none.
+    /// A tuple. msgpack and YAML have none.
     Tuple(Vec<Value>),
-    /// A set, members in the order they came.
+    /// A set in insertion order.
     Set(Vec<Value>),
-    /// A mapping, in order.
+    /// A mapping in insertion order.
     Map(Map),
 }
 
-/// A mapping in the order of its keys' first arrival.
-pub type Map = OrderedMap<Key, Value>;
+/// A mapping in insertion order.
+pub type Map = IndexMap<Key, Value>;
 
-/// A value as the key of a mapping, equal and hashed as in Python.
+/// A key of a mapping, with Python's equality.
 ///
-/// Lists and mappings are no keys in Python; who makes a key of one gets a key that equals its like.
+/// Lists and mappings are not hashable in Python; as keys they are equal to equal values here.
 #[derive(Debug, Clone)]
 pub struct Key(pub Value);
 
@@ -64,7 +64,7 @@ impl From<String> for Key {
 impl PartialEq for Key {
     fn eq(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
-            // PyYAML has one object for all of them, and what is the same object is the same key.
+            // PyYAML uses one nan object, and identical objects are equal as keys.
             (Value::Float(a), Value::Float(b)) if a.is_nan() && b.is_nan() => true,
             (a, b) => a.python_eq(b),
         }
@@ -79,14 +79,14 @@ impl Hash for Key {
     }
 }
 
-/// A text finds its key without being made a `Value` first.
-impl hashbrown::Equivalent<Key> for str {
+/// Look-up by `&str` without an allocation.
+impl indexmap::Equivalent<Key> for str {
     fn equivalent(&self, key: &Key) -> bool {
         key.as_str() == Some(self)
     }
 }
 
-/// Text hashes as `str` does, so that maps can be asked with a `&str`.
+/// Strings hash as `str`, for look-ups by `&str`.
 fn hash_of<H: Hasher>(value: &Value, state: &mut H) {
     match value {
         Value::Null => state.write_u8(0),
@@ -107,7 +107,7 @@ fn hash_of<H: Hasher>(value: &Value, state: &mut H) {
                 hash_of(item, state);
             }
         }
-        // Order does not count in these, so only their size does.
+        // Equality ignores the order of these, so only the length is hashed.
         Value::Set(items) => state.write_usize(items.len()),
         Value::Map(map) => state.write_usize(map.len()),
     }
@@ -116,12 +116,12 @@ fn hash_of<H: Hasher>(value: &Value, state: &mut H) {
 /// The integer that a float equals.
 #[expect(clippy::cast_possible_truncation, reason = "checked: the float is whole and within i64")]
 fn whole(f: f64) -> Option<i64> {
-    // -2^63 and 2^63 are exact in f64; the upper one no longer fits.
+    // -2^63 and 2^63 are exact in f64; 2^63 exceeds i64.
     const EDGE: f64 = 9_223_372_036_854_775_808.0;
     (f.fract() == 0.0 && (-EDGE..EDGE).contains(&f)).then_some(f as i64)
 }
 
-/// All digits of a whole float; infinities have none that an integer has.
+/// All digits of a whole float.
 fn digits(f: f64) -> String {
     format!("{f:.0}")
 }
@@ -143,7 +143,7 @@ impl Value {
         }
     }
 
-    /// The list, if it is one (a tuple is none).
+    /// The list, if it is one; `None` for a tuple.
     pub fn as_list(&self) -> Option<&[Value]> {
         match self {
             Value::List(items) => Some(items),
@@ -151,7 +151,7 @@ impl Value {
         }
     }
 
-    /// Can it be a key in Python? Lists, sets and mappings cannot.
+    /// Whether Python can hash the value: no list, set or mapping.
     pub fn is_hashable(&self) -> bool {
         match self {
             Value::List(_) | Value::Set(_) | Value::Map(_) => false,
@@ -160,7 +160,7 @@ impl Value {
         }
     }
 
-    /// What `bool(value)` gives.
+    /// `bool(value)`
     pub fn truthy(&self) -> bool {
         match self {
             Value::Null => false,
@@ -175,7 +175,7 @@ impl Value {
         }
     }
 
-    /// Python's `==`: numbers and booleans by their number, mappings and sets without regard to order.
+    /// Python's `==`: numbers and booleans are compared as numbers, mappings and sets without order.
     pub fn python_eq(&self, other: &Value) -> bool {
         match (self, other) {
             (Value::Null, Value::Null) => true,

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Renders templates through the reactor of an installed Salt and records the results.
+"""Renders templates with an installed Salt's reactor and records the results.
 
-usage: python jinja_oracle.py FILE        renew the answers in FILE (tests/data/jinja-3008.3.jsonl), in place
+usage: python jinja_oracle.py FILE        update the results in FILE (tests/data/jinja-3008.3.jsonl, tests/data/sls/realistic.jsonl), in place
        python jinja_oracle.py FILE -      the same, to standard output
 
-Each line of FILE is a mapping: `t` is the template, `files` its imports, `opts` options of the master; Salt adds `text`, unless
-it fails. The first line has the event's `data`. To add a case, append a line with `t` alone.
+Each line of FILE is a mapping: a `name`, the template `t`, `files` for imports, `opts` of the master. Salt adds `text`, unless it fails. The first line has the event's `data`. To add a case, append a line with `t` alone.
 """
 import copy
 import json
@@ -39,7 +38,7 @@ class Oracle:
             out.write(f"root_dir: {self.root}\nuser: {user}\nid: saltmaster_master\nfile_roots:\n  base: [{self.root}/srv/salt]\n")
         self.opts = salt.config.master_config(config)
         self.opts["reactor"] = []
-        self.reactor = salt.utils.reactor.Reactor(self.opts)
+        self.reactors = {}  # by options
         jinja = salt.utils.templates.JINJA
 
         def spy(*args, **kwargs):
@@ -60,11 +59,10 @@ class Oracle:
     def answer(self, case):
         paths = [self.write("srv/salt/" + name, text) for name, text in case.get("files", {}).items()]
         path = self.write("srv/reactor/r.sls", case["t"])
-        reactor = self.reactor
-        if case.get("opts"):
-            opts = dict(self.opts)
-            opts.update(case["opts"])
-            reactor = salt.utils.reactor.Reactor(opts)
+        options = json.dumps(case.get("opts", {}))
+        if options not in self.reactors:
+            self.reactors[options] = salt.utils.reactor.Reactor(dict(self.opts, **case.get("opts", {})))
+        reactor = self.reactors[options]
         self.text = None
         try:
             reactor.render_reaction(path, "test/tag", copy.deepcopy(self.data))
@@ -73,7 +71,7 @@ class Oracle:
         for name in paths:
             os.unlink(name)
         shutil.rmtree(self.root + "/var/cache/salt/master/files", ignore_errors=True)
-        row = {key: case[key] for key in ("t", "files", "opts") if case.get(key)}
+        row = {key: case[key] for key in ("name", "t", "files", "opts") if case.get(key)}
         if self.text is not None:
             row["text"] = self.text.replace(self.root, "${ROOT}")
         return row

@@ -127,6 +127,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 fn check_files(pipeline: &Pipeline, rules: &Rules, salt: &dyn Salt) -> Vec<FileResult> {
     let (settings, templates, engine) = pipeline.files();
     let mut rows = Vec::new();
+    let has_salt = salt.has("test.ping").is_ok_and(|has| has == Some(true));
     for (rule, references) in rules.all() {
         for reference in references {
             let row = |reference: &str, file: &str, state| FileResult {
@@ -155,10 +156,14 @@ fn check_files(pipeline: &Pipeline, rules: &Rules, salt: &dyn Salt) -> Vec<FileR
                     Err(Unusable::Empty) => State::Good,
                     Err(Unusable::Reported(note)) => State::Broken(note.message),
                     Err(Unusable::Failed(why)) => State::Broken(why),
-                    Ok(template) => match template.fault(engine, &file.path) {
+                    Ok(template) => match template.fault() {
                         Some(fault) => State::Broken(fault),
                         None => match template.not_native(engine, &file.path) {
                             [] => State::Good,
+                            why if template.needs_salt() && !has_salt => State::Broken(format!(
+                                "{}: not native, and Salt's Python is not available: set reactor.python",
+                                why.join(", ")
+                            )),
                             why => State::NotNative(why.to_vec()),
                         },
                     },

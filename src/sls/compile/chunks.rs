@@ -1,15 +1,15 @@
-//! High data to chunks, in the order in which they stand; a chunk is a mapping.
+//! High data to chunks in the order of the files; a chunk is a mapping.
 
 use super::Refused;
 use crate::sls::python::type_name;
 use crate::sls::value::{Key, Map, Value};
 
-/// What Python raises over values that are none of those that are asked for.
+/// The exceptions of Python for values of another type than expected.
 fn raised(what: &str, value: &Value) -> Refused {
     Refused::Exception(format!("{what} is a {}", type_name(value)))
 }
 
-/// The chunks of high data that was verified.
+/// The chunks of verified high data.
 pub(super) fn chunks(high: Map) -> Result<Vec<Map>, Refused> {
     let mut chunks = Vec::with_capacity(high.len());
     for (id, body) in high {
@@ -87,7 +87,7 @@ fn expand(mut chunk: Map, items: Vec<Value>, chunks: &mut Vec<Map>) -> Result<()
             }
         }
         live.insert("name_order".into(), Value::Int(order));
-        // Bad names are bad even where there is no function to call with them.
+        // Invalid `names` are an error even without a function.
         if let Some(fun) = &fun {
             live.insert("fun".into(), Value::Str(fun.clone()));
             chunks.push(live);
@@ -96,7 +96,7 @@ fn expand(mut chunk: Map, items: Vec<Value>, chunks: &mut Vec<Map>) -> Result<()
     Ok(())
 }
 
-/// What a loop over the value gives; none if there is no looping over it.
+/// The items of a loop over the value; `None` if it is not iterable.
 pub(super) fn iterate(value: &Value) -> Option<Vec<Value>> {
     Some(match value {
         Value::List(items) | Value::Tuple(items) | Value::Set(items) => items.clone(),
@@ -107,7 +107,7 @@ pub(super) fn iterate(value: &Value) -> Option<Vec<Value>> {
     })
 }
 
-/// Python's `dict.update`: of a mapping, or of pairs.
+/// Python's `dict.update` with a mapping or pairs.
 fn update(chunk: &mut Map, with: Value) -> Result<(), Refused> {
     if let Value::Map(map) = with {
         chunk.extend(map);

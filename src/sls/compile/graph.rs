@@ -1,24 +1,23 @@
-//! Chunks in the order in which they run: by their order, then by their text, and none before what it requires.
+//! Sorts chunks by order, then by text, each after its requisites.
 //!
-//! The walk is Salt's, step by step, for its result shows how it went: a chunk's order is settled when the chunk comes up, and one
-//! that others wait for takes the lowest order among them as that stands then.
+//! The traversal follows Salt step by step, because the result depends on it: the order of a chunk is determined when it is visited,
+//! and a required chunk gets the lowest order that its dependents have at that time.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
-
-use indexmap::IndexMap;
 
 use super::Refused;
 use super::chunks::iterate;
 use super::number::Number;
 use super::order::{Ready, in_words, raise, settle};
+use indexmap::IndexMap;
+
 use crate::limits::REQUISITES_MAX;
 use crate::model::Glob;
-use crate::sls::map::OrderedMap;
 use crate::sls::python::{repr, str};
 use crate::sls::value::{Key, Map, Value};
 
-/// The requisites by weight, lightest first, and the place at which each is looked for in a chunk; some are known, and no more.
+/// The requisites by weight, lowest first, with the position of each in the search of a chunk; some are only recognised.
 pub(super) const REQUISITES: [(&str, Option<u8>); 12] = [
     ("onfail", Some(5)),
     ("onfail_any", Some(6)),
@@ -34,7 +33,7 @@ pub(super) const REQUISITES: [(&str, Option<u8>); 12] = [
     ("listen", None),
 ];
 
-/// A requisite's place in [`REQUISITES`], which is its weight.
+/// A requisite's index in [`REQUISITES`], which is its weight.
 type Weight = u8;
 
 const REQUIRE: Weight = 3;
@@ -44,19 +43,19 @@ fn name_of(weight: Weight) -> &'static str {
     REQUISITES.get(usize::from(weight)).map_or("", |(name, _)| name)
 }
 
-/// A chunk in the graph; the target of a `prereq` is in it twice.
+/// A chunk in the graph. The target of a `prereq` has two nodes.
 struct Node {
-    /// By which the last ties are broken.
+    /// The last criterion of the order.
     tag: String,
     chunk: Option<usize>,
-    /// Those that wait for this one, and those that it waits for, each with why.
+    /// Dependents and requirements, each with the requisite.
     before: IndexMap<usize, Vec<Weight>>,
     after: IndexMap<usize, Vec<Weight>>,
-    /// Its other node, as the target of a `prereq`.
+    /// The other node of a target of a `prereq`.
     test: Option<usize>,
 }
 
-/// What can be required, and by what.
+/// The possible targets of requisites, by name.
 type Targets = IndexMap<(Key, Key), Vec<usize>>;
 
 struct Graph {
@@ -80,7 +79,7 @@ fn insert_once(list: &mut Vec<usize>, node: usize) {
     }
 }
 
-/// Sorts chunks. Refused if a requisite cannot be met.
+/// Sorts chunks. An error if a requisite has no target or the requisites form a cycle.
 pub(super) fn order(mut chunks: Vec<Map>) -> Result<Vec<Map>, Refused> {
     let exception = |what: &str| Refused::Exception(what.to_owned());
     let has_requisites =
@@ -92,7 +91,7 @@ pub(super) fn order(mut chunks: Vec<Map>) -> Result<Vec<Map>, Refused> {
     let mut by_tag: HashMap<String, usize> = HashMap::new();
     let mut node_of = Vec::with_capacity(chunks.len());
     let mut targets = Targets::new();
-    let mut by_sls: OrderedMap<Key, Vec<usize>> = OrderedMap::new();
+    let mut by_sls: IndexMap<Key, Vec<usize>> = IndexMap::new();
     for (at, chunk) in chunks.iter().enumerate() {
         check_hashable(chunk)?;
         let parts = ["state", "name", "__id__"].map(|key| field(chunk, key));
@@ -173,7 +172,7 @@ fn check_hashable(chunk: &Map) -> Result<(), Refused> {
     Ok(())
 }
 
-/// Makes text of a name that is bytes, and says whether it was.
+/// Converts a name of bytes to a string; whether it was bytes.
 fn decode_name(chunk: &mut Map) -> Result<bool, Refused> {
     let Some(name) = chunk.get_mut("name") else { return Ok(false) };
     let Value::Bytes(bytes) = name else { return Ok(false) };
@@ -195,14 +194,14 @@ impl Graph {
         }
     }
 
-    /// The requisites of one chunk as edges; the first that is wrong as an error.
+    /// Adds the requisites of one chunk as edges; the first invalid one is an error.
     fn add_requisites(
         &mut self,
         at: usize,
         node: usize,
         was_bytes: bool,
         targets: &Targets,
-        by_sls: &OrderedMap<Key, Vec<usize>>,
+        by_sls: &IndexMap<Key, Vec<usize>>,
     ) -> Result<Option<String>, Refused> {
         let Some(chunk) = self.chunks.get(at) else { return Ok(None) };
         let mut wanted: Vec<(u8, Weight, Value)> = Vec::new();
@@ -248,7 +247,7 @@ impl Graph {
                          SLS [{sls}]"
                     )));
                 }
-                // Salt looks for the chunk under its name as text, where it is not.
+                // Salt looks for the chunk by its name as a string, and does not find it.
                 if was_bytes && !nodes.is_empty() {
                     return Err(odd(&reference));
                 }
@@ -302,7 +301,7 @@ impl Graph {
         }
     }
 
-    /// The node's other node, made without a chunk if there is none yet.
+    /// The other node of a node; added without a chunk if it is missing.
     fn test_node(&mut self, node: usize) -> usize {
         if let Some(test) = self.nodes.get(node).and_then(|node| node.test) {
             return test;
@@ -341,7 +340,7 @@ impl Graph {
         }
     }
 
-    /// The nodes in order; none if they wait for each other.
+    /// The sorted nodes; `None` if they form a cycle.
     fn walk(&mut self, cap: Number) -> Result<Option<Vec<usize>>, Refused> {
         let mut waits: Vec<usize> =
             self.nodes.iter().map(|node| node.after.values().map(Vec::len).sum()).collect();
@@ -371,7 +370,7 @@ impl Graph {
         Ok((sorted.len() == self.nodes.len()).then_some(sorted))
     }
 
-    /// Settles the order of a chunk that waits for nothing any more.
+    /// Determines the order of a chunk without open requirements.
     fn ready(&mut self, node: usize, cap: Number) -> Result<Ready, Refused> {
         let at = self.nodes.get(node).and_then(|node| node.chunk);
         let Some(chunk) = at.and_then(|at| self.chunks.get_mut(at)) else {
@@ -415,13 +414,13 @@ impl Graph {
         Ok(Ready { order, own, label, tag, node })
     }
 
-    /// The edges of one cycle, as Salt words them.
+    /// The edges of one cycle in the text of Salt's error.
     fn cycle(&self) -> String {
         let edges: Vec<String> = self
             .find_cycle()
             .into_iter()
             .map(|(dependency, dependent, weight)| {
-                // What was made of a `prereq` is shown as one.
+                // Edges derived from a `prereq` have its name.
                 let own = self.chunk(dependent).is_some_and(|chunk| chunk.contains_key(name_of(weight)));
                 let kind = name_of(if weight == REQUIRE && !own { PREREQ } else { weight });
                 format!("({}, '{kind}', {})", self.described(dependent), self.described(dependency))
@@ -442,11 +441,11 @@ impl Graph {
         repr(&Value::Map(shown))
     }
 
-    /// Follows edges from node to node until it meets one that it is coming from.
+    /// A depth-first search for an edge back to the current path.
     fn find_cycle(&self) -> Vec<(usize, usize, Weight)> {
         let mut left = vec![false; self.nodes.len()];
         for start in 0..self.nodes.len() {
-            // The path: nodes with the edge that is next, and the weight of the edge to them.
+            // The path: nodes with their next edge, and the weight of the edge to them.
             let mut path: Vec<(usize, usize, Weight)> = vec![(start, 0, 0)];
             while let Some((node, next, _)) = path.last_mut() {
                 let node = *node;
@@ -474,7 +473,7 @@ impl Graph {
         Vec::new()
     }
 
-    /// The chunks of these nodes; one that is there twice is given twice.
+    /// The chunks of these nodes; a chunk with two nodes is cloned.
     fn take(mut self, sorted: &[usize]) -> Vec<Map> {
         let mut uses = vec![0_usize; self.chunks.len()];
         let places: Vec<usize> = sorted.iter().filter_map(|node| self.nodes.get(*node)?.chunk).collect();
@@ -493,13 +492,13 @@ impl Graph {
     }
 }
 
-/// Which nodes a requisite means, and whether there is anything that it can mean; none if Salt cannot tell, because it meets a name
-/// that is no text while it looks for a pattern.
+/// The nodes that a requisite matches, and whether it has candidates. `None` if Salt fails, because a candidate of a pattern has a
+/// name that is not a string.
 fn find(
     key: &str,
     value: &str,
     targets: &Targets,
-    by_sls: &OrderedMap<Key, Vec<usize>>,
+    by_sls: &IndexMap<Key, Vec<usize>>,
 ) -> Option<(bool, Vec<usize>)> {
     let is_pattern = value.contains(['*', '?', '[', ']']);
     let mut nodes = Vec::new();

@@ -1,5 +1,5 @@
-//! What SLS files say, to low chunks, as the reactor of Salt 3008 compiles it: file by file to high data, which is checked, cut
-//! into chunks and put in order over all files of an event.
+//! Compiles the values of SLS files to low chunks as the reactor of Salt 3008: each file to high data, then the high data of all
+//! files of an event to sorted chunks.
 //!
 //! ```text
 //! yaml -> pad: high data of a file -> verify, chunks, graph: low chunks of an event
@@ -16,30 +16,30 @@ use super::python::repr_texts;
 use super::yaml::{YamlError, load_shared};
 use super::{Map, Value};
 
-/// A record that Salt would have written to its log.
+/// A log record of Salt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
     /// `ERROR`, `WARNING`, ...
     pub level: &'static str,
-    /// The logger's name.
+    /// The name of the logger.
     pub logger: &'static str,
     /// The message.
     pub message: String,
 }
 
-/// Why one file gives no high data; other files of the event are not concerned.
+/// The error of one file. It does not affect other files of the event.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FileError {
-    /// It is no YAML.
+    /// Invalid YAML.
     #[error(transparent)]
     Yaml(#[from] YamlError),
-    /// It is no mapping of IDs to mappings, in the way that is said.
+    /// Not a mapping of IDs to mappings; the text has details.
     #[error("{0}")]
     Shape(String),
 }
 
 impl FileError {
-    /// What Salt logs.
+    /// Salt's log record.
     pub fn record(&self, path: &str) -> Record {
         Record {
             level: "ERROR",
@@ -49,17 +49,17 @@ impl FileError {
     }
 }
 
-/// Why an event has no reactions at all.
+/// The error of an event: it has no reactions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refused {
-    /// What is wrong with the high data, in Salt's words; each names its file and ID.
+    /// Errors of the high data, as Salt reports them, with file and ID.
     Errors(Vec<String>),
-    /// Salt's compiler would have raised an exception.
+    /// An exception in Salt's compiler.
     Exception(String),
 }
 
 impl Refused {
-    /// What Salt logs for an event of this tag, whose reactions came of these references.
+    /// Salt's log record for an event with this tag and these references.
     pub fn record(&self, tag: &str, references: &[String]) -> Record {
         let message = match self {
             Self::Errors(errors) => format!(
@@ -78,23 +78,23 @@ impl Refused {
     }
 }
 
-/// High data of a rendered file: YAML, padded, with `path` as `__sls__`.
+/// The high data of a rendered YAML file, with `path` as `__sls__`.
 ///
-/// Where an anchor makes one list stand in two places, both get both functions, as in Salt; so this is not always the same as
-/// `pad(yaml::load(text)?, path)`.
+/// A list with an anchor is one object, as in Salt: each of its places gets the functions of all. The result may therefore differ
+/// from `pad(yaml::load(text)?, path)`.
 pub fn high(text: &str, path: &str) -> Result<Map, FileError> {
     let (value, sharing) = load_shared(text)?;
     if value.truthy() { pad::pad(value, sharing.as_ref(), path) } else { Ok(Map::new()) }
 }
 
-/// High data of values that did not come of YAML.
+/// The high data of values from another renderer.
 pub fn pad(value: Value, path: &str) -> Result<Map, FileError> {
     pad::pad(value, None, path)
 }
 
-/// Low chunks in the order in which they are dispatched, of the high data of all files of an event in the order of references.
+/// Sorted low chunks from the high data of all files of an event, in the order of references.
 ///
-/// A later file's ID replaces an earlier one whole.
+/// An ID of a later file replaces an earlier one completely.
 pub fn low(files: Vec<Map>) -> Result<Vec<Map>, Refused> {
     let mut files = files.into_iter();
     let mut high = files.next().unwrap_or_default();

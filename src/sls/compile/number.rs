@@ -1,10 +1,10 @@
-//! Order values: Python's numbers, as far as orders go.
+//! Values of `order`: comparison and arithmetic of Python's numbers.
 
 use std::cmp::Ordering;
 
 use crate::sls::value::Value;
 
-/// A number of Python. Integers beyond 128 bits count as floats.
+/// A number of Python. Integers over 128 bits are floats.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Number {
     Int(i128),
@@ -47,7 +47,7 @@ impl Number {
         }
     }
 
-    /// What is not comparable, as `nan`, is neither before nor behind.
+    /// Not comparable values, such as `nan`, are neither less nor greater.
     pub(super) fn compare(&self, other: &Self) -> Ordering {
         match (self, other) {
             (Self::Int(a), Self::Int(b)) => a.cmp(b),

@@ -1,4 +1,4 @@
-//! The order of one chunk: what it says, and what that is as a number.
+//! The order of one chunk: its `order`, and that as a number.
 
 use std::cmp::Ordering;
 
@@ -7,7 +7,7 @@ use super::graph::field;
 use super::number::Number;
 use crate::sls::value::{Map, Value};
 
-/// The order of chunks without one lies above all orders that are integers.
+/// Chunks without `order` are after all integer orders.
 pub(super) fn raise(cap: Number, chunk: &Map) -> Number {
     match (chunk.get("order").and_then(Number::of), cap) {
         (Some(Number::Int(order)), Number::Int(cap)) if order > cap - 1 && order > 0 => {
@@ -17,7 +17,7 @@ pub(super) fn raise(cap: Number, chunk: &Map) -> Number {
     }
 }
 
-/// An order that is no number.
+/// An order that is not a number.
 pub(super) fn in_words(order: &Value, cap: Number) -> Number {
     match order.as_str() {
         Some("first") => Number::Int(0),
@@ -26,7 +26,7 @@ pub(super) fn in_words(order: &Value, cap: Number) -> Number {
     }
 }
 
-/// A chunk's order as a number, written into it.
+/// Computes a chunk's order as a number and stores it in the chunk.
 pub(super) fn settle(chunk: &mut Map, cap: Number) -> Result<Number, Refused> {
     let given = chunk.get("order").and_then(Number::of);
     let mut order = given.unwrap_or_else(|| in_words(field(chunk, "order"), cap));
@@ -49,7 +49,7 @@ pub(super) fn settle(chunk: &mut Map, cap: Number) -> Result<Number, Refused> {
     Ok(order)
 }
 
-/// A node that waits for nothing, as it compares with others.
+/// A node without open requirements, with its sort key.
 pub(super) struct Ready {
     pub(super) order: Number,
     pub(super) own: Number,

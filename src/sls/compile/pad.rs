@@ -1,6 +1,6 @@
-//! What a file says, to high data: `type.fun` as key becomes `type` with the function in its list, and each ID is told its file.
+//! A file's values to high data: the key `type.fun` becomes `type` with the function in its list, and each ID gets its file.
 //!
-//! Salt does this in place. Where an anchor makes one list stand in two places, both get both functions.
+//! Salt does this in place: a list with an anchor is one object and gets the functions of all its places.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use crate::sls::python::type_name;
 use crate::sls::value::{Key, Map, Value};
 use crate::sls::yaml::Sharing;
 
-/// Pads what a file says; `sharing` tells what is one object in it.
+/// Pads the values of a file; `sharing` names its shared objects.
 pub(super) fn pad(value: Value, sharing: Option<&Sharing>, path: &str) -> Result<Map, FileError> {
     let mut high = match value {
         Value::Map(map) => map,
@@ -62,7 +62,7 @@ pub(super) fn pad(value: Value, sharing: Option<&Sharing>, path: &str) -> Result
     Ok(high)
 }
 
-/// `appended` is told each key that was padded, and what it became.
+/// Calls `appended` with each padded key and its type.
 fn pad_body(body: &mut Map, mut appended: impl FnMut(&str, &str, &str)) {
     let dotted = |(key, value): (&Key, &Value)| {
         let key = key.as_str().filter(|key| !key.starts_with('_') && key.contains('.'))?;
@@ -72,7 +72,7 @@ fn pad_body(body: &mut Map, mut appended: impl FnMut(&str, &str, &str)) {
     keys.sort();
     for key in keys {
         let Some((kind, fun)) = key.split_once('.') else { continue };
-        // The second function of a type stays where it is, and is never run.
+        // The second function of a type keeps its key and never runs.
         if let Some(Value::List(_)) = body.get(kind) {
             continue;
         }
@@ -84,16 +84,16 @@ fn pad_body(body: &mut Map, mut appended: impl FnMut(&str, &str, &str)) {
     }
 }
 
-/// The lists of a file that may stand in several places.
+/// The lists of a file that may have several places.
 #[derive(Default)]
 struct Lists<'a> {
     sharing: &'a [(u32, Vec<u32>)],
-    /// For each ID, its keys with the lists under them; after padding, its types.
+    /// For each ID: keys, before padding, or types, after it, with the numbers of their lists.
     places: Vec<Vec<(String, u32)>>,
-    /// What was appended to each list, in order; bodies that stand under two IDs are padded once.
+    /// The functions appended to each list, in order. A body under two IDs is padded once.
     funs: HashMap<u32, Vec<String>>,
     bodies: HashMap<u32, usize>,
-    /// Where a function was appended by value: the ID and the type.
+    /// Appended functions in the values: ID and type.
     own: Vec<(usize, String)>,
 }
 
@@ -120,7 +120,7 @@ impl Lists<'_> {
         }
     }
 
-    /// Gives each list what was appended to it in any of its places.
+    /// Appends to each list the functions of all its places.
     fn settle(self, high: &mut Map) {
         for (at, (_, value)) in high.iter_mut().enumerate() {
             let Value::Map(body) = value else { continue };

@@ -1,4 +1,4 @@
-//! What Salt finds wrong with high data. One error drops all reactions of the event.
+//! Salt's checks of high data. One error drops all reactions of the event.
 
 use std::fmt;
 
@@ -7,12 +7,12 @@ use super::graph::REQUISITES;
 use crate::sls::python::{repr, str, type_name};
 use crate::sls::value::{Map, Value};
 
-/// The requisites, and what only the check knows as such.
+/// The requisites, and further keys that the checks handle as requisites.
 fn is_requisite(key: &str) -> bool {
     key == "onfail_stop" || REQUISITES.iter().any(|(name, _)| *name == key)
 }
 
-/// All errors in the words of Salt; refused if Salt would have raised an exception over it.
+/// All errors, as Salt reports them; `Err` if Salt raises an exception.
 pub(super) fn verify(high: &Map) -> Result<Vec<String>, Refused> {
     let mut errors = Vec::new();
     for (id, body) in high {
@@ -50,7 +50,7 @@ pub(super) fn verify(high: &Map) -> Result<Vec<String>, Refused> {
     Ok(errors)
 }
 
-/// A value as an error shows it, made into text only then; nothing for none.
+/// A value in an error message, formatted on use; empty for `None`.
 #[derive(Clone, Copy)]
 struct Said<'a>(Option<&'a Value>);
 
@@ -60,7 +60,7 @@ impl fmt::Display for Said<'_> {
     }
 }
 
-/// One type under one ID.
+/// Checks one type of one ID.
 struct State<'a> {
     id: Said<'a>,
     sls: Said<'a>,

@@ -1,147 +1,110 @@
-//! What a template sees: the event, and what surrounds it.
+//! The variables of a template: the event, grains, options and functions.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use crate::sls::jinja::values::convert;
-use crate::sls::value::{Map, Value};
+use minijinja::Value;
 
-/// An event's data as templates see it: one value, shared by all files of an event, that they may change.
+use super::budget::{self, RenderLimits};
+use super::value::{self, Access};
+use crate::sls::value::{Map, Value as Plain};
+
+/// The data of an event: one mutable value, shared by all files of the event.
 ///
-/// Cheap to clone: a clone is the same data. It stays on its thread.
+/// A clone shares the data.
 #[derive(Clone)]
-pub struct Data(pub(crate) convert::Shared);
+pub struct Data(pub(crate) Value);
 
 impl Data {
-    /// Out of the bytes of a msgpack value.
+    /// Decodes one msgpack value.
     pub fn from_msgpack(bytes: &[u8]) -> Result<Self, String> {
-        convert::from_msgpack(bytes).map(Data)
+        value::from_msgpack(bytes).map(Data)
     }
 
-    /// Out of a value.
-    pub fn from_value(value: &Value) -> Self {
-        Data(convert::from_value(value))
+    /// Copies a value.
+    pub fn from_value(value: &Plain) -> Self {
+        Data(value::from_plain(value, Access::Full, 0))
     }
 
-    /// As it is now.
-    pub fn to_value(&self) -> Value {
-        convert::to_value(&self.0)
+    /// The current data; `Null` if it is nested too deeply.
+    pub fn to_value(&self) -> Plain {
+        budget::begin(RenderLimits::default());
+        value::to_plain(&self.0, 0).unwrap_or(Plain::Null)
     }
 }
 
-/// What surrounds the events of one thread: the same for all, converted when first asked for.
-///
-/// Templates can change it, and later ones see that, as in Salt's process.
+/// Variables that are equal for all events of a thread, converted on first use. Native templates cannot change them.
 pub struct Ambient {
-    pub(crate) grains: convert::Lazy,
-    pub(crate) opts: convert::Lazy,
-    pub(crate) pillar: convert::Lazy,
+    grains: Lazy,
+    opts: Lazy,
+    pillar: Value,
+}
+
+struct Lazy {
+    from: Arc<Plain>,
+    access: Access,
+    value: OnceLock<Value>,
+}
+
+impl Lazy {
+    fn get(&self) -> Value {
+        self.value.get_or_init(|| value::from_plain(&self.from, self.access, 0)).clone()
+    }
 }
 
 impl Ambient {
-    /// The master's grains and options.
-    pub fn new(grains: Arc<Value>, opts: Arc<Value>) -> Self {
+    /// The master's grains and options. `whole`: these are all grains that Salt has. Salt always has more options.
+    pub fn new(grains: Arc<Plain>, opts: Arc<Plain>, whole: bool) -> Self {
+        let lazy = |from, access| Lazy { from, access, value: OnceLock::new() };
         Ambient {
-            grains: convert::Lazy::new(grains),
-            opts: convert::Lazy::new(opts),
-            pillar: convert::Lazy::new(Arc::new(Value::Map(Map::new()))),
+            grains: lazy(grains, if whole { Access::Read } else { Access::Partial }),
+            opts: lazy(opts, Access::Partial),
+            pillar: value::from_plain(&Plain::Map(Map::new()), Access::Read, 0),
+        }
+    }
+
+    /// The variable of this name.
+    pub(crate) fn get(&self, name: &str) -> Option<Value> {
+        match name {
+            "grains" => Some(self.grains.get()),
+            "opts" => Some(self.opts.get()),
+            "pillar" => Some(self.pillar.clone()),
+            "saltenv" => Some(Value::from("base")),
+            _ => None,
         }
     }
 }
 
 impl Default for Ambient {
     fn default() -> Self {
-        let empty = Arc::new(Value::Map(Map::new()));
-        Ambient::new(Arc::clone(&empty), empty)
+        let empty = Arc::new(Plain::Map(Map::new()));
+        Ambient::new(Arc::clone(&empty), empty, false)
     }
 }
 
-/// A file that a template imports.
-#[derive(Debug, Clone)]
-pub struct Loaded {
-    /// Where it lies, for errors.
-    pub path: String,
-    /// What is in it.
-    pub text: Arc<str>,
+/// Functions of `salt` that run without Salt and have no effect.
+pub trait SaltFunctions: Send + Sync {
+    /// Calls a function; `None` if it, or a type of its arguments, is not supported.
+    fn call(&self, fun: &str, args: &[Plain], kwargs: &Map) -> Option<Plain>;
 }
 
-/// Where imports, includes and `extends` look: the file server's environment `base`.
-pub trait Loader {
-    /// The file of this name, relative to the root; `None` if there is none. An error fails the rendering.
-    fn load(&self, name: &str) -> Result<Option<Loaded>, String>;
-}
-
-/// No file at all.
-pub struct NoFiles;
-
-impl Loader for NoFiles {
-    fn load(&self, _name: &str) -> Result<Option<Loaded>, String> {
-        Ok(None)
-    }
-}
-
-/// The execution modules behind `salt`.
-pub trait SaltFunctions {
-    /// Whether there is such a function: `test.ping`. An error says why that cannot be found out at the moment.
-    fn has(&self, fun: &str) -> Result<bool, String>;
-
-    /// Whether there is such a module: `test`.
-    fn has_module(&self, module: &str) -> bool {
-        let _ = module;
-        true
-    }
-
-    /// Calls it. An error is the exception's text.
-    fn call(&self, fun: &str, args: &[Value], kwargs: &[(String, Value)]) -> Result<Value, String>;
-
-    /// Whether the functions are not known here, but might be to Salt: then what [`has`](Self::has) denies is not native, instead of
-    /// undefined.
-    fn elsewhere(&self) -> Result<bool, String> {
-        Ok(false)
-    }
-}
-
-/// No function at all; Salt might have them.
+/// Supports no function.
 pub struct NoFunctions;
 
 impl SaltFunctions for NoFunctions {
-    fn has(&self, _fun: &str) -> Result<bool, String> {
-        Ok(false)
-    }
-
-    fn call(&self, fun: &str, _args: &[Value], _kwargs: &[(String, Value)]) -> Result<Value, String> {
-        Err(format!("no function {fun}"))
-    }
-
-    fn elsewhere(&self) -> Result<bool, String> {
-        Ok(true)
+    fn call(&self, _fun: &str, _args: &[Plain], _kwargs: &Map) -> Option<Plain> {
+        None
     }
 }
 
-/// What one rendering sees. All files of an event get the same.
+/// The variables of one rendering, shared by all files of an event.
+#[derive(Clone)]
 pub struct Context<'a> {
     /// The event's tag.
     pub tag: &'a str,
     /// The event's data.
     pub data: &'a Data,
-    /// The file server's environment, `base`.
-    pub saltenv: &'a str,
     /// Grains, options, pillar.
-    pub ambient: &'a Ambient,
-    /// Where imports come from.
-    pub loader: &'a dyn Loader,
+    pub ambient: &'a Arc<Ambient>,
     /// The functions of `salt`.
-    pub salt: &'a dyn SaltFunctions,
-}
-
-impl<'a> Context<'a> {
-    /// The context of an event, in environment `base`.
-    pub fn new(
-        tag: &'a str,
-        data: &'a Data,
-        ambient: &'a Ambient,
-        loader: &'a dyn Loader,
-        salt: &'a dyn SaltFunctions,
-    ) -> Self {
-        Context { tag, data, saltenv: "base", ambient, loader, salt }
-    }
+    pub salt: &'a Arc<dyn SaltFunctions>,
 }

@@ -1,241 +1,362 @@
-//! The engine: compiled templates, and what they are rendered with.
+//! The engine: compilation, rendering, and the filters that translated syntax trees use.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasher as _, RandomState};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+use minijinja::machinery::{self, CodeGenerator, Instructions};
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Object;
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, Output, State, UndefinedBehavior, Value};
 
 use super::budget::{self, RenderLimits};
-use super::check;
-use super::context::Context;
+use super::call::{self, Args};
+use super::context::{Ambient, Context, SaltFunctions};
 use super::error::{RenderError, RenderErrorKind};
-use super::exc::{Exc, Kind, Res};
-use super::options::{EngineOptions, Syntax, header};
-use crate::limits;
-use crate::sls::jinja::eval::interp::Interp;
-use crate::sls::jinja::syntax::ast::Template;
-use crate::sls::jinja::syntax::parser;
-use crate::sls::jinja::values::val::Text;
+use super::value::{self, Obj, Pairs, Res, not_native};
+use super::{filters, ops, translate};
+use crate::sls::value::Map;
 
-/// A template's text and where it comes from.
+/// Options of an engine.
+#[derive(Debug, Clone, Default)]
+pub struct EngineOptions {
+    /// The master's `jinja_env`. With other options than `trim_blocks` and `lstrip_blocks` no file is native.
+    pub jinja_env: Map,
+    /// The master's `allow_undefined`. With it no file is native.
+    pub allow_undefined: bool,
+    /// Limits of one rendering.
+    pub limits: RenderLimits,
+    /// Names of supported functions of `salt`: `test.ping`.
+    pub functions: Vec<String>,
+}
+
+/// A template.
 #[derive(Debug, Clone, Copy)]
 pub struct Source<'a> {
-    /// The file's absolute path: `tplpath`, and what errors name.
+    /// The file's absolute path, for error messages.
     pub path: &'a str,
     /// The file's text.
     pub text: &'a str,
 }
 
-/// What a template gave.
+/// The result of a rendering.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rendered {
     /// The text.
     pub text: String,
 }
 
-/// Something in a template that is not done natively.
+/// A construct that is not native.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotNative {
-    /// Where, from 1.
+    /// The line, from 1; 0 for the whole file.
     pub line: u32,
-    /// What: `filter "ipaddr"`, `salt["pillar.get"]`.
+    /// The construct: `filter "ipaddr"`, `salt["mine.get"]`.
     pub what: String,
 }
 
-/// A template, ready to run.
-pub(crate) struct Compiled {
+/// Path and text of a template; its program borrows from them.
+struct Origin {
+    path: String,
     text: String,
-    pub(crate) file: Text,
-    /// `tplfile`, `tpldir` and `tpldot`.
-    pub(crate) tpl: [Text; 3],
-    pub(crate) syntax: Arc<Syntax>,
-    template: Arc<Template>,
 }
 
-/// What a text was compiled to, for who keeps it beside the text.
+struct Program<'s> {
+    instructions: Instructions<'s>,
+    blocks: BTreeMap<&'s str, Instructions<'s>>,
+    mutates: bool,
+}
+
+self_cell::self_cell!(
+    struct Native {
+        owner: Origin,
+        #[covariant]
+        dependent: Program,
+    }
+);
+
+/// A template with its program, or the constructs that are not native.
+struct Compiled {
+    path: String,
+    native: Result<Native, Vec<NotNative>>,
+}
+
+/// A compiled template, for callers that cache it.
 #[derive(Clone)]
 pub struct Prepared(Arc<Compiled>);
 
 impl std::fmt::Debug for Prepared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Prepared").field(&self.0.file).finish()
+        f.debug_tuple("Prepared").field(&self.0.path).finish()
     }
 }
 
-impl Compiled {
-    fn new(text: &str, file: Text, syntax: Arc<Syntax>, template: Arc<Template>) -> Self {
-        let name = file.rsplit('/').next().unwrap_or(&file);
-        let tpl = [name, ".", ""].map(Text::from);
-        Self { text: text.to_owned(), file, tpl, syntax, template }
+impl Prepared {
+    /// Whether a rendering may change the event's data.
+    pub fn mutates(&self) -> bool {
+        self.0.native.as_ref().is_ok_and(|native| native.borrow_dependent().mutates)
     }
 }
 
-/// Compiled templates by content.
-#[derive(Default)]
-struct Cache {
-    templates: HashMap<u64, Arc<Compiled>>,
-    bytes: usize,
-}
-
-/// Renders templates. One serves all threads.
+/// Renders templates; shared by all threads.
 pub struct Engine {
-    allow_undefined: bool,
+    env: Environment<'static>,
     limits: RenderLimits,
-    /// The syntax that all files have, or why there is none.
-    syntax: Result<Arc<Syntax>, String>,
-    cache: Mutex<Cache>,
-    hasher: RandomState,
+    /// Options of the syntax, or the option that makes all files not native.
+    syntax: Result<SyntaxConfig, String>,
+    functions: Vec<String>,
+}
+
+/// The variables of a template.
+struct Root {
+    tag: Value,
+    data: Value,
+    ambient: Arc<Ambient>,
+    salt: Arc<dyn SaltFunctions>,
+}
+
+impl std::fmt::Debug for Root {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Root")
+    }
+}
+
+impl Object for Root {
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        self.get_value_by_str(key.as_str()?)
+    }
+
+    fn get_value_by_str(self: &Arc<Self>, name: &str) -> Option<Value> {
+        match name {
+            "data" => Some(self.data.clone()),
+            "tag" => Some(self.tag.clone()),
+            "salt" => Some(Value::from_object(Obj::Salt(Arc::clone(&self.salt)))),
+            name => self.ambient.get(name),
+        }
+    }
+}
+
+fn print(out: &mut Output<'_>, _: &mut State<'_, '_>, value: &Value) -> Res<()> {
+    let printed = match value.as_str() {
+        Some(text) => {
+            budget::charge(text.len())?;
+            out.write_str(text)
+        }
+        None => out.write_str(&ops::print(value)?),
+    };
+    printed.map_err(Error::from)
+}
+
+fn syntax(options: &EngineOptions) -> Result<SyntaxConfig, String> {
+    if options.allow_undefined {
+        return Err("the option allow_undefined".to_owned());
+    }
+    let mut builder = SyntaxConfig::builder();
+    for (name, value) in &options.jinja_env {
+        match (name.as_str().map(str::to_lowercase).as_deref(), value) {
+            (Some("trim_blocks"), crate::sls::Value::Bool(yes)) => drop(builder.trim_blocks(*yes)),
+            (Some("lstrip_blocks"), crate::sls::Value::Bool(yes)) => drop(builder.lstrip_blocks(*yes)),
+            _ => return Err(format!("the option jinja_env: {}", name.0.python_str())),
+        }
+    }
+    builder.build().map_err(|error| error.to_string())
+}
+
+/// The filters that [`translate`] puts in place of operators, look-ups, calls and literals.
+fn environment(limits: RenderLimits) -> Environment<'static> {
+    use std::cmp::Ordering::{Equal, Greater, Less};
+
+    fn argument(args: &[Value]) -> Res<(&str, &[Value])> {
+        match args.split_first() {
+            Some((name, rest)) => Ok((name.as_str().unwrap_or_default(), rest)),
+            None => not_native("a call"),
+        }
+    }
+    fn ordered(a: &Value, b: &Value, wanted: &[std::cmp::Ordering]) -> Res<bool> {
+        Ok(ops::order(a, b)?.is_some_and(|order| wanted.contains(&order)))
+    }
+
+    let mut env = Environment::empty();
+    env.set_undefined_behavior(UndefinedBehavior::Strict);
+    env.set_formatter(print);
+    env.set_fuel(Some(limits.steps));
+    env.set_recursion_limit(400);
+    env.add_filter("__attr", |a: &Value, b: &Value| ops::attr(a, b));
+    env.add_filter("__item", |a: &Value, b: &Value| ops::item(a, b));
+    env.add_filter("__slice", |a: &Value, from: &Value, to: &Value| ops::slice(a, from, to));
+    env.add_filter("__eq", |a: &Value, b: &Value| ops::equal(a, b, 0));
+    env.add_filter("__ne", |a: &Value, b: &Value| ops::equal(a, b, 0).map(|equal| !equal));
+    env.add_filter("__lt", |a: &Value, b: &Value| ordered(a, b, &[Less]));
+    env.add_filter("__le", |a: &Value, b: &Value| ordered(a, b, &[Less, Equal]));
+    env.add_filter("__gt", |a: &Value, b: &Value| ordered(a, b, &[Greater]));
+    env.add_filter("__ge", |a: &Value, b: &Value| ordered(a, b, &[Greater, Equal]));
+    env.add_filter("__add", |a: &Value, b: &Value| ops::arithmetic('+', a, b));
+    env.add_filter("__sub", |a: &Value, b: &Value| ops::arithmetic('-', a, b));
+    env.add_filter("__mul", |a: &Value, b: &Value| ops::arithmetic('*', a, b));
+    env.add_filter("__floor", |a: &Value, b: &Value| ops::arithmetic('#', a, b));
+    env.add_filter("__rem", |a: &Value, b: &Value| ops::arithmetic('%', a, b));
+    env.add_filter("__neg", ops::negative);
+    env.add_filter("__concat", |a: &Value, b: &Value| value::text(ops::string(a)? + &ops::string(b)?));
+    env.add_filter("__in", |a: &Value, b: &Value| ops::contains(b, a));
+    env.add_filter("__iter", |of: &Value| match of.downcast_object_ref::<Obj>() {
+        // A collection counts its iterations itself.
+        Some(_) => Ok(of.clone()),
+        None => ops::items(of).map(value::lazy),
+    });
+    env.add_filter("__list", |_: &Value, items: &[Value]| {
+        budget::charge(items.len() * 24)?;
+        items.iter().try_for_each(|item| value::member(item, None))?;
+        Res::Ok(value::list(items.to_vec()))
+    });
+    env.add_filter("__tuple", |_: &Value, items: &[Value]| {
+        budget::charge(items.len() * 24)?;
+        Res::Ok(value::tuple(items.to_vec()))
+    });
+    env.add_filter("__dict", |_: &Value, parts: &[Value]| {
+        budget::charge(parts.len() * 32)?;
+        let mut pairs = Pairs::with_capacity(parts.len() / 2);
+        for pair in parts.chunks(2) {
+            let [key, of] = pair else { return not_native("a mapping") };
+            value::member(of, None)?;
+            pairs.insert(value::key(key)?, of.clone());
+        }
+        Ok(value::dict(pairs))
+    });
+    env.add_filter("__method", |of: &Value, args: &[Value]| {
+        let (name, args) = argument(args)?;
+        call::method(of, name, &Args::of(args)?)
+    });
+    env.add_filter("__filter", |of: &Value, args: &[Value]| {
+        let (name, args) = argument(args)?;
+        filters::apply(name, of, &Args::of(args)?)
+    });
+    env.add_filter("__is", |of: &Value, args: &[Value]| {
+        let (name, args) = argument(args)?;
+        filters::test(name, of, args)
+    });
+    env.add_filter("__salt", |of: &Value, args: &[Value]| {
+        let (name, args) = argument(args)?;
+        call::function(of, name, &Args::of(args)?)
+    });
+    env.add_filter("__range", |_: &Value, args: &[Value]| call::range(&Args::of(args)?));
+    env.add_filter("__namespace", |_: &Value, args: &[Value]| call::namespace(&Args::of(args)?));
+    env.add_filter("__set_member", |of: &Value, args: &[Value]| match args {
+        [name, member] => call::set_member(of, name.as_str().unwrap_or_default(), member).map(|()| ""),
+        _ => not_native("a namespace"),
+    });
+    env.add_filter("__void", |_: &Value| "");
+    env.add_filter("__charge", |bytes: &Value| budget::charge(bytes.as_usize().unwrap_or(0)).map(|()| ""));
+    env
+}
+
+/// Whether there is a `#jinja2:` line with options, first or below a shebang.
+fn has_header(text: &str) -> bool {
+    let mut lines = text.lines();
+    let first = lines.next().unwrap_or_default();
+    let line = if first.starts_with("#!") && !first.starts_with("#!/") { lines.next() } else { Some(first) };
+    line.is_some_and(|line| line.starts_with("#jinja2:"))
 }
 
 impl Engine {
-    /// An engine with these options.
+    /// Creates an engine.
     pub fn new(options: EngineOptions) -> Self {
-        let mut syntax = Syntax::default();
-        let syntax = syntax.apply(&options.jinja_env).map(|()| Arc::new(syntax));
         Engine {
-            allow_undefined: options.allow_undefined,
+            env: environment(options.limits),
             limits: options.limits,
-            syntax,
-            cache: Mutex::default(),
-            hasher: RandomState::new(),
+            syntax: syntax(&options),
+            functions: options.functions,
         }
     }
 
     /// Renders a template.
     pub fn render(&self, source: &Source<'_>, context: &Context<'_>) -> Result<Rendered, RenderError> {
-        self.render_kept(source, &OnceLock::new(), context)
+        self.render_cached(source, &OnceLock::new(), context)
     }
 
-    /// As [`Engine::render`], for a text whose owner keeps what it was compiled to by this engine.
-    pub fn render_kept(
+    /// As [`Engine::render`], with a compiled template that the caller keeps beside the text.
+    pub fn render_cached(
         &self,
         source: &Source<'_>,
         kept: &OnceLock<Prepared>,
         context: &Context<'_>,
     ) -> Result<Rendered, RenderError> {
+        let compiled = kept.get().filter(|kept| kept.0.path == source.path).cloned().unwrap_or_else(|| {
+            let compiled = self.prepare(source);
+            let _ = kept.set(compiled.clone());
+            compiled
+        });
+        let fail =
+            |kind, line, message: String| RenderError { file: source.path.to_owned(), line, message, kind };
+        let native = compiled.0.native.as_ref().map_err(|refused| {
+            let (line, what) = refused.first().map_or((0, ""), |first| (first.line, &first.what));
+            fail(RenderErrorKind::NotNative, line, what.to_owned())
+        })?;
         budget::begin(self.limits);
-        let compiled;
-        let compiled = match kept.get().filter(|kept| *kept.0.file == *source.path) {
-            Some(kept) => &*kept.0,
-            None => {
-                compiled = self.whole(source).map_err(|error| outcome(error, &Text::from(source.path)))?;
-                let _ = kept.set(Prepared(Arc::clone(&compiled)));
-                &*compiled
-            }
-        };
-        let mut interp = Interp::new(self, context, source.path, compiled, !self.allow_undefined);
+        let root = Value::from_object(Root {
+            tag: Value::from(context.tag),
+            data: context.data.0.clone(),
+            ambient: Arc::clone(context.ambient),
+            salt: Arc::clone(context.salt),
+        });
         let mut text = String::with_capacity(source.text.len() + source.text.len() / 4);
-        let result = interp.template(&compiled.template, &mut text);
-        // What was done last may have been too much.
-        let result = result.and_then(|()| budget::step()).map_err(|error| interp.fail(error));
-        interp.end();
-        result.map_err(|error| outcome(error, &compiled.file))?;
-        // Jinja takes the last newline away, and Salt gives it back.
+        let result = native.with_dependent(|_, program| {
+            let mut out = machinery::make_string_output(&mut text);
+            machinery::eval(
+                &self.env,
+                &program.instructions,
+                root,
+                &program.blocks,
+                &mut out,
+                AutoEscape::None,
+            )
+            .map(drop)?;
+            // Later files and Salt need plain data.
+            if program.mutates { value::to_plain(&context.data.0, 0).map(drop) } else { Ok(()) }
+        });
+        if let Err(error) = result {
+            let line = error.line().and_then(|line| u32::try_from(line).ok()).unwrap_or(0);
+            if error.kind() == ErrorKind::OutOfFuel {
+                let error =
+                    if error.detail().is_none() { budget::steps_spent(self.limits.steps) } else { error };
+                return Err(fail(
+                    RenderErrorKind::Limit,
+                    line,
+                    error.detail().unwrap_or_default().to_owned(),
+                ));
+            }
+            let what = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
+            return Err(fail(RenderErrorKind::NotNative, line, what));
+        }
+        // Jinja removes the last newline; Salt restores it.
         if source.text.ends_with('\n') {
             text.push('\n');
         }
         Ok(Rendered { text })
     }
 
-    /// Whether a template compiles at all; what only an event can show is not seen.
-    pub fn compile(&self, source: &Source<'_>) -> Result<(), RenderError> {
-        budget::begin(self.limits);
-        self.whole(source).map(drop).map_err(|error| outcome(error, &Text::from(source.path)))
-    }
-
-    /// What of a template Salt itself would have to do.
+    /// The constructs of a template that are not native, as far as they are known without an event.
     pub fn check(&self, source: &Source<'_>) -> Vec<NotNative> {
-        budget::begin(self.limits);
-        match self.whole(source) {
-            Ok(compiled) => check::not_native(&compiled.template),
-            Err(error) if error.kind() == Kind::NotNative => {
-                let line = error.0.at.as_ref().map_or(0, |(_, line)| *line);
-                vec![NotNative { line, what: error.0.message.clone() }]
-            }
-            Err(_) => Vec::new(),
-        }
+        self.prepare(source).0.native.as_ref().err().cloned().unwrap_or_default()
     }
 
-    /// A file, compiled, its header line seen.
-    fn whole(&self, source: &Source<'_>) -> Res<Arc<Compiled>> {
-        let syntax = self.syntax.as_ref().map_err(|message| Exc::new(Kind::Other, message.clone()))?;
-        let key = self.hasher.hash_one((source.text, 0_u8, source.path));
-        if let Some(compiled) = self.kept(key, source.text, syntax, source.path, true) {
-            return Ok(compiled);
-        }
-        let (options, text) = header(source.text);
-        let syntax = match options {
-            Some(options) => {
-                let mut own = Syntax::clone(syntax);
-                own.apply(&options).map_err(|message| Exc::new(Kind::Other, message))?;
-                Arc::new(own)
-            }
-            None => Arc::clone(syntax),
-        };
-        let file = Text::from(source.path);
-        let template = Arc::new(parser::parse(&text, &syntax, &file)?);
-        check::names(&template)?;
-        Ok(self.keep(key, Compiled::new(source.text, file, syntax, template)))
+    /// Compiles a template.
+    pub fn prepare(&self, source: &Source<'_>) -> Prepared {
+        Prepared(Arc::new(Compiled { path: source.path.to_owned(), native: self.compile(source) }))
     }
 
-    /// An imported file, compiled.
-    pub(crate) fn compiled(&self, text: &str, syntax: &Syntax, file: &Text) -> Res<Arc<Template>> {
-        let key = self.hasher.hash_one((text, 1_u8, &**file));
-        if let Some(compiled) = self.kept(key, text, syntax, file, false) {
-            return Ok(Arc::clone(&compiled.template));
+    fn compile(&self, source: &Source<'_>) -> Result<Native, Vec<NotNative>> {
+        let whole = |what: &str| vec![NotNative { line: 0, what: what.to_owned() }];
+        let syntax = self.syntax.as_ref().map_err(|what| whole(what))?;
+        if has_header(source.text) {
+            return Err(whole("a `#jinja2:` header"));
         }
-        let parse = || -> Res<Template> {
-            let template = parser::parse(text, syntax, file)?;
-            check::names(&template)?;
-            Ok(template)
-        };
-        let template = Arc::new(parse().map_err(|error| error.in_file(file))?);
-        let syntax = Arc::new(Syntax::clone(syntax));
-        let compiled = Compiled::new(text, Text::clone(file), syntax, template);
-        Ok(Arc::clone(&self.keep(key, compiled).template))
+        // Jinja normalizes line breaks.
+        let text = source.text.replace("\r\n", "\n").replace('\r', "\n");
+        Native::try_new(Origin { path: source.path.to_owned(), text }, |origin| {
+            let translated = translate::translate(&origin.path, &origin.text, syntax, &self.functions)?;
+            let mut generator = CodeGenerator::new(&origin.path, &origin.text);
+            generator.compile_stmt(&translated.tree);
+            let (instructions, blocks) = generator.finish();
+            Ok(Program { instructions, blocks, mutates: translated.mutates })
+        })
     }
-
-    fn kept(&self, key: u64, text: &str, syntax: &Syntax, file: &str, header: bool) -> Option<Arc<Compiled>> {
-        let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = cache.templates.get(&key)?;
-        // What macros and blocks say of their file is compiled in.
-        let same = found.text == text && *found.file == *file && (header || *found.syntax == *syntax);
-        same.then(|| Arc::clone(found))
-    }
-
-    fn keep(&self, key: u64, compiled: Compiled) -> Arc<Compiled> {
-        let compiled = Arc::new(compiled);
-        let bytes = compiled.text.len();
-        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
-        if cache.bytes + bytes > limits::JINJA_CACHE_BYTES
-            || cache.templates.len() >= limits::JINJA_CACHE_TEMPLATES
-        {
-            cache.templates.clear();
-            cache.bytes = 0;
-        }
-        cache.bytes += bytes;
-        if let Some(old) = cache.templates.insert(key, Arc::clone(&compiled)) {
-            cache.bytes -= old.text.len().min(cache.bytes);
-        }
-        compiled
-    }
-}
-
-/// An exception as the caller sees it.
-fn outcome(error: Exc, file: &Text) -> RenderError {
-    let inner = *error.in_file(file).0;
-    let (file, line) = inner.at.unwrap_or((Text::clone(file), 0));
-    let kind = match inner.kind {
-        Kind::NotNative => RenderErrorKind::NotNative,
-        Kind::Limit => RenderErrorKind::Limit,
-        _ => RenderErrorKind::Failed,
-    };
-    let message = match inner.kind {
-        Kind::Undefined => format!("Jinja variable {}", inner.message),
-        Kind::Runtime | Kind::Syntax | Kind::Security => format!("Jinja syntax error: {}", inner.message),
-        Kind::Salt => format!("Problem running salt function in Jinja template: {}", inner.message),
-        Kind::NotNative | Kind::Limit => inner.message,
-        Kind::NotFound => format!("Jinja error: {}: no such template", inner.message),
-        _ => format!("Jinja error: {}", inner.message),
-    };
-    RenderError { file: file.to_string(), line, message, kind }
 }

@@ -1,33 +1,31 @@
-//! Why a template did not render.
+//! Errors of a rendering.
 
 use std::fmt;
 
-/// What kind of failure it was: what the caller does next.
+/// The kind of an error; it determines the caller's next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RenderErrorKind {
-    /// Salt would fail, too: a syntax error, an undefined variable, an exception.
-    Failed,
-    /// Salt might render it: something that is not done natively. Give the file to Salt's own renderer.
+    /// The template is not native: give the file to Salt's own renderer.
     NotNative,
-    /// A bound of this program; the message says which.
+    /// The rendering exceeded a limit, which the message names. Salt's renderer does not get such a file.
     Limit,
 }
 
-/// Why a template did not render.
+/// The error of a rendering.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RenderError {
-    /// The file in which it happened: the one that was rendered, or one that it imports.
+    /// The template's path.
     pub file: String,
     /// The line in it, from 1; 0 if unknown.
     pub line: u32,
-    /// What Salt would log, as far as its words are known.
+    /// The construct that is not native, or the limit.
     pub message: String,
-    /// What kind of failure.
+    /// The kind of the error.
     pub kind: RenderErrorKind,
 }
 
 impl RenderError {
-    /// Whether Salt's own renderer may know better.
+    /// Whether Salt's own renderer has to render the file.
     pub fn not_native(&self) -> bool {
         self.kind == RenderErrorKind::NotNative
     }
@@ -41,7 +39,7 @@ impl fmt::Display for RenderError {
         }
         write!(f, ": {}", self.message)?;
         if self.kind == RenderErrorKind::NotNative {
-            f.write_str(" (not done natively)")?;
+            f.write_str(" (not native)")?;
         }
         Ok(())
     }

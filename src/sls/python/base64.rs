@@ -1,6 +1,6 @@
-//! Base 64 as Python reads it.
+//! Base 64 as Python decodes it.
 
-/// `base64.b64decode`: what is no digit is passed over. Fails in Python's words.
+/// `base64.b64decode`: other characters are ignored. Errors have Python's messages.
 pub(crate) fn decode(text: impl IntoIterator<Item = u8>) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     let (mut digits, mut left, mut pads) = (0_usize, 0_u8, 0_usize);

@@ -1,4 +1,4 @@
-//! Values as Python prints them, `str()` and `repr()`, and its text.
+//! Python's `str()` and `repr()` of values, and methods of strings.
 
 pub(crate) mod base64;
 pub(crate) mod text;
@@ -19,7 +19,7 @@ impl Value {
     }
 }
 
-/// What `str(value)` gives.
+/// `str(value)`
 pub fn str(value: &Value) -> String {
     match value {
         Value::Str(text) => text.clone(),
@@ -27,14 +27,14 @@ pub fn str(value: &Value) -> String {
     }
 }
 
-/// What `repr(value)` gives.
+/// `repr(value)`
 pub fn repr(value: &Value) -> String {
     let mut out = String::new();
     write_repr(value, &mut out);
     out
 }
 
-/// What `repr()` gives for a list of these texts.
+/// `repr()` of a list of strings
 pub fn repr_texts<T: AsRef<str>>(texts: &[T]) -> String {
     let mut out = String::from("[");
     for (n, item) in texts.iter().enumerate() {
@@ -45,7 +45,7 @@ pub fn repr_texts<T: AsRef<str>>(texts: &[T]) -> String {
     out
 }
 
-/// What `type(value).__name__` gives.
+/// `type(value).__name__`
 pub fn type_name(value: &Value) -> &'static str {
     match value {
         Value::Null => "NoneType",
@@ -110,7 +110,7 @@ fn write_map(map: &Map, out: &mut String) {
     out.push('}');
 }
 
-/// `repr` of a float: the shortest digits that are read back as the same number; an exponent below 1e-4 and from 1e16 on.
+/// `repr` of a float: the shortest digits that round-trip; with an exponent below 1e-4 and from 1e16 on.
 pub(crate) fn write_float(number: f64, out: &mut String) {
     if number.is_nan() {
         out.push_str("nan");

@@ -1,4 +1,4 @@
-//! Text as Python sees it: by characters, with its own idea of white space, lines and letters.
+//! Python's methods and `repr` of strings: characters, its own white space, printable characters.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ pub(crate) fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\x1c'..='\x1f').contains(&c)
 }
 
-/// What ends a line for `str.splitlines`.
+/// Line boundaries of `str.splitlines`.
 fn is_line_end(c: char) -> bool {
     matches!(c, '\n' | '\r' | '\x0b' | '\x0c' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}')
 }
@@ -30,7 +30,7 @@ pub(crate) fn lines(text: &str, keep_ends: bool) -> Vec<&str> {
     lines
 }
 
-/// `str.split()` at white space, at most so often.
+/// `str.split(maxsplit=max)` at white space
 pub(crate) fn words(text: &str, max: Option<usize>) -> Vec<&str> {
     let mut words = Vec::new();
     let mut rest = text.trim_start_matches(is_space);
@@ -47,41 +47,9 @@ pub(crate) fn words(text: &str, max: Option<usize>) -> Vec<&str> {
     words
 }
 
-/// `str.rsplit()` at white space, at most so often.
-pub(crate) fn words_from_right(text: &str, max: Option<usize>) -> Vec<&str> {
-    let mut words = Vec::new();
-    let mut rest = text.trim_end_matches(is_space);
-    while !rest.is_empty() {
-        if max.is_some_and(|max| words.len() >= max) {
-            words.push(rest.trim_start_matches(is_space));
-            break;
-        }
-        let start =
-            rest.char_indices().rev().find(|(_, c)| is_space(*c)).map_or(0, |(i, c)| i + c.len_utf8());
-        let (tail, word) = rest.split_at(start);
-        words.push(word);
-        rest = tail.trim_end_matches(is_space);
-    }
-    words.reverse();
-    words
-}
-
-/// How many characters.
+/// The length in characters.
 pub(crate) fn len(text: &str) -> usize {
     if text.is_ascii() { text.len() } else { text.chars().count() }
-}
-
-/// The byte where a character begins; the end for one beyond.
-pub(crate) fn byte_of(text: &str, place: usize) -> usize {
-    if text.is_ascii() {
-        return place.min(text.len());
-    }
-    text.char_indices().nth(place).map_or(text.len(), |(i, _)| i)
-}
-
-/// The character at a byte: its place.
-pub(crate) fn place_of(text: &str, byte: usize) -> usize {
-    text.get(..byte).map_or(0, len)
 }
 
 /// `\x..`, `\u....` or `\U........`
@@ -94,7 +62,7 @@ pub(crate) fn backslashed(c: char) -> String {
     }
 }
 
-/// Whether Python prints a character of a text as it is.
+/// Whether `repr` leaves a character unescaped.
 pub(crate) fn is_printable(c: char) -> bool {
     if c.is_ascii() {
         return (' '..='~').contains(&c);
@@ -111,7 +79,7 @@ pub(crate) fn is_printable(c: char) -> bool {
     !unprintable
 }
 
-/// `repr` of a text.
+/// `repr` of a string.
 pub(crate) fn repr(text: &str, out: &mut String) {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     out.push(quote);
@@ -154,155 +122,4 @@ pub(crate) fn repr_bytes(bytes: &[u8], out: &mut String) {
         }
     }
     out.push(char::from(quote));
-}
-
-/// Whether letters are compared by Unicode's title case.
-fn is_cased(c: char) -> bool {
-    c.is_lowercase() || c.is_uppercase() || is_title(c)
-}
-
-fn is_title(c: char) -> bool {
-    matches!(u32::from(c), 0x1c5 | 0x1c8 | 0x1cb | 0x1f2)
-}
-
-/// A character in title case.
-fn title_of(c: char, out: &mut String) {
-    match u32::from(c) {
-        0x1c4..=0x1c6 => out.push('\u{1c5}'),
-        0x1c7..=0x1c9 => out.push('\u{1c8}'),
-        0x1ca..=0x1cc => out.push('\u{1cb}'),
-        0x1f1..=0x1f3 => out.push('\u{1f2}'),
-        0xdf => out.push_str("Ss"),
-        _ => {
-            // One upper-case letter of several is followed by lower-case ones: `ﬁ` becomes `Fi`.
-            let mut upper = c.to_uppercase();
-            out.extend(upper.next());
-            for c in upper {
-                out.extend(c.to_lowercase());
-            }
-        }
-    }
-}
-
-/// `str.capitalize`
-pub(crate) fn capitalize(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut chars = text.chars();
-    if let Some(first) = chars.next() {
-        title_of(first, &mut out);
-    }
-    out.push_str(&chars.as_str().to_lowercase());
-    out
-}
-
-/// `str.title`
-pub(crate) fn title(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut inside = false;
-    for c in text.chars() {
-        if inside {
-            out.extend(c.to_lowercase());
-        } else {
-            title_of(c, &mut out);
-        }
-        inside = is_cased(c);
-    }
-    out
-}
-
-/// `str.swapcase`
-pub(crate) fn swapcase(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        if c.is_uppercase() {
-            out.extend(c.to_lowercase());
-        } else {
-            out.extend(c.to_uppercase());
-        }
-    }
-    out
-}
-
-/// `str.casefold`, for what `lower` does not fold.
-pub(crate) fn casefold(text: &str) -> String {
-    text.to_lowercase()
-        .replace('ß', "ss")
-        .replace('ς', "σ")
-        .replace('ſ', "s")
-        .replace('ﬁ', "fi")
-        .replace('ﬂ', "fl")
-}
-
-/// `str.istitle`
-pub(crate) fn is_titled(text: &str) -> bool {
-    let (mut cased, mut before) = (false, false);
-    for c in text.chars() {
-        if c.is_uppercase() || is_title(c) {
-            if before {
-                return false;
-            }
-            (cased, before) = (true, true);
-        } else if c.is_lowercase() {
-            if !before {
-                return false;
-            }
-            cased = true;
-        } else {
-            before = false;
-        }
-    }
-    cased
-}
-
-/// `str.islower`
-pub(crate) fn is_lower(text: &str) -> bool {
-    text.chars().any(char::is_lowercase) && !text.chars().any(|c| c.is_uppercase() || is_title(c))
-}
-
-/// `str.isupper`
-pub(crate) fn is_upper(text: &str) -> bool {
-    text.chars().any(char::is_uppercase) && !text.chars().any(|c| c.is_lowercase() || is_title(c))
-}
-
-/// Whether every character of a text that has some is such a one.
-pub(crate) fn all(text: &str, is: impl FnMut(char) -> bool) -> bool {
-    !text.is_empty() && text.chars().all(is)
-}
-
-/// `str.isdigit` of one character: also superscripts.
-pub(crate) fn is_digit(c: char) -> bool {
-    decimal(c).is_some()
-        || matches!(u32::from(c), 0xb2 | 0xb3 | 0xb9 | 0x2070 | 0x2074..=0x2079 | 0x2080..=0x2089 | 0x2460..=0x2468)
-}
-
-/// The zeros of the scripts; nine digits follow each.
-const ZEROS: [u32; 31] = [
-    0x660, 0x6f0, 0x7c0, 0x966, 0x9e6, 0xa66, 0xae6, 0xb66, 0xbe6, 0xc66, 0xce6, 0xd66, 0xde6, 0xe50, 0xed0,
-    0xf20, 0x1040, 0x1090, 0x17e0, 0x1810, 0x1946, 0x19d0, 0x1a80, 0x1a90, 0x1b50, 0x1bb0, 0x1c40, 0x1c50,
-    0xa620, 0xa8d0, 0xff10,
-];
-
-/// The value of a decimal digit of any script.
-pub(crate) fn decimal(c: char) -> Option<u32> {
-    if c.is_ascii() {
-        return c.to_digit(10);
-    }
-    let code = u32::from(c);
-    ZEROS.iter().find(|zero| (**zero..**zero + 10).contains(&code)).map(|zero| code - zero)
-}
-
-/// Text as `markupsafe.escape` writes it.
-pub(crate) fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '\'' => out.push_str("&#39;"),
-            '"' => out.push_str("&#34;"),
-            c => out.push(c),
-        }
-    }
-    out
 }

@@ -1,4 +1,4 @@
-//! Nodes to values, as PyYAML's safe constructor does it with Salt's changes: merge keys, duplicates, tags.
+//! Nodes to values, as in PyYAML's safe constructor with Salt's changes: merge keys, duplicates, tags.
 
 use std::borrow::Cow;
 
@@ -6,14 +6,15 @@ use super::YamlError;
 use super::parse::{Id, Kind, NONE, Node, Nodes, Tag};
 use super::resolve::{float, int};
 use super::scan::Mark;
+use indexmap::map::Entry;
+
 use crate::limits::{SLS_DEPTH_MAX, YAML_ALIASED_BYTES_MAX, YAML_ALIASED_VALUES_MAX};
-use crate::sls::map::Entry;
 use crate::sls::python::base64;
 use crate::sls::value::{Key, Map, Value};
 
 pub(super) struct Constructor<'a> {
     pub(super) nodes: Nodes<'a>,
-    /// Values, and bytes of text in them, that may still be made.
+    /// Remaining values and bytes of text.
     values_left: usize,
     bytes_left: usize,
     depth: usize,
@@ -69,10 +70,10 @@ impl<'a> Constructor<'a> {
         }
     }
 
-    /// The scalar that stands for a node: itself, or what a mapping has under `=`.
+    /// The scalar of a node: itself, or the value of `=` in a mapping.
     fn scalar_id(&self, id: Id) -> Result<Id, YamlError> {
         let mut id = self.nodes.behind(id);
-        // Each step goes to a node further in, unless an alias leads back out.
+        // Each step descends, except through an alias.
         for _ in 0..SLS_DEPTH_MAX {
             match self.nodes.get(id) {
                 Some(Node { kind: Kind::Scalar(_), .. }) => return Ok(id),
@@ -99,7 +100,7 @@ impl<'a> Constructor<'a> {
         }
     }
 
-    /// A scalar's text as a value of its own, taken out of the node if nobody will ask for it again.
+    /// A scalar's text, moved out of the node unless it is needed again.
     fn text(&mut self, id: Id) -> Result<String, YamlError> {
         let id = self.scalar_id(id)?;
         let shared = self.nodes.has_anchors;
@@ -112,14 +113,14 @@ impl<'a> Constructor<'a> {
                 "aliases make more than {YAML_ALIASED_BYTES_MAX} bytes of text out of the document"
             ))
         })?;
-        // What a mapping has under `=` may be an integer.
+        // The value of `=` may be an integer.
         if *tag == Tag::Int {
             return Ok(without_zeros(text).to_owned());
         }
         Ok(if shared { text.clone().into_owned() } else { std::mem::take(text).into_owned() })
     }
 
-    /// Salt changes an integer's node while reading it, and merge keys compare the text of nodes.
+    /// Salt changes the node of an integer while it constructs it, and merge keys compare texts of nodes.
     fn keep_without_zeros(&mut self, id: Id) {
         if self.nodes.has_anchors
             && let Some(Node { kind: Kind::Scalar(text), .. }) = self.nodes.get_mut(id)
@@ -149,7 +150,7 @@ impl<'a> Constructor<'a> {
         })
     }
 
-    /// Marks a collection as being made. A node inside of itself is no value.
+    /// Marks a collection as under construction. A node that contains itself is an error.
     fn enter(&mut self, id: Id) -> Result<(), YamlError> {
         self.depth += 1;
         let too_deep = self.depth > SLS_DEPTH_MAX;
@@ -263,7 +264,7 @@ impl<'a> Constructor<'a> {
         Ok(map)
     }
 
-    /// Puts what `<<` names before a mapping's own pairs, without what it has itself by the text of its keys; makes `=` a key.
+    /// Inserts the pairs of `<<` before a mapping's own pairs, except keys with equal text; `=` becomes a plain key.
     fn flatten(&mut self, id: Id, depth: usize) -> Result<(), YamlError> {
         let first = match self.nodes.get(id) {
             Some(Node { kind: Kind::Mapping { first }, .. }) => *first,
@@ -283,7 +284,7 @@ impl<'a> Constructor<'a> {
         for (at, (key, value)) in pairs.iter().enumerate() {
             match self.tag_of(*key) {
                 Some(Tag::Merge) => {
-                    // Whoever merges this very mapping meanwhile sees it without the key.
+                    // A merge of this same mapping meanwhile sees it without the key.
                     let rest: Vec<_> =
                         own.iter().chain(pairs.get(at + 1..).unwrap_or_default()).copied().collect();
                     self.rebuild(id, &rest);
@@ -343,7 +344,7 @@ impl<'a> Constructor<'a> {
         Ok(())
     }
 
-    /// Gives a mapping other pairs. Nodes that are in a chain already get an alias to be in this one.
+    /// Replaces a mapping's pairs. A node that is in another chain is represented by an alias.
     fn rebuild(&mut self, id: Id, pairs: &[(Id, Id)]) {
         let mut first = NONE;
         for target in
@@ -363,7 +364,7 @@ impl<'a> Constructor<'a> {
         }
     }
 
-    /// The same text, or the same collection.
+    /// Equality of text, or identity of collections.
     fn same_text(&self, one: Id, other: Id) -> bool {
         let (one, other) = (self.nodes.behind(one), self.nodes.behind(other));
         match (self.nodes.get(one).map(|node| &node.kind), self.nodes.get(other).map(|node| &node.kind)) {
@@ -372,7 +373,7 @@ impl<'a> Constructor<'a> {
         }
     }
 
-    /// For each pair of a mapping that was made: the node of its value, and if that is a mapping, the nodes of its values.
+    /// For each pair of a constructed mapping: the node of its value, and for a mapping, the nodes of its values.
     pub(super) fn sharing(&self, root: Id) -> Vec<(Id, Vec<Id>)> {
         let values = |id: Id| match self.nodes.get(id).map(|node| &node.kind) {
             Some(Kind::Mapping { first }) => {
@@ -397,7 +398,7 @@ fn kind_name(kind: &Kind<'_>) -> &'static str {
     }
 }
 
-/// Salt takes leading zeros off an integer that has no sign and no base.
+/// Salt removes leading zeros of an integer without sign and base.
 fn without_zeros(text: &str) -> &str {
     if !text.starts_with('0') || text == "0" || text.starts_with("0b") || text.starts_with("0x") {
         return text;
@@ -406,7 +407,7 @@ fn without_zeros(text: &str) -> &str {
     if rest.is_empty() { "0" } else { rest }
 }
 
-/// Base 64 as Python decodes it; Salt adds missing padding.
+/// Base 64 as in Python; Salt adds missing padding.
 fn binary(text: &str) -> Result<Vec<u8>, String> {
     if !text.is_ascii() {
         return Err("failed to convert base64 data into ascii".to_owned());

@@ -1,8 +1,7 @@
-//! YAML as PyYAML with libyaml reads it under Salt's loader: YAML 1.1, with Salt's own rules for integers, dates and duplicates.
+//! A YAML 1.1 parser like PyYAML with libyaml and Salt's loader, with Salt's rules for integers, dates and duplicates.
 //!
-//! The scanner is our own because a reactor file must mean here what it means to Salt, in each corner: what a parser of YAML 1.2
-//! takes for text, an error or a tab that is allowed is not what libyaml takes for it, and what was accepted cannot be told
-//! afterwards from its events.
+//! A YAML 1.2 parser differs from libyaml in plain text, errors and tabs, and its events do not show the difference. The scanner is
+//! therefore our own.
 //!
 //! ```text
 //! text -> scan, scalar, tag: tokens -> parse: nodes -> construct: values
@@ -20,7 +19,7 @@ use crate::limits::SLS_BYTES_MAX;
 use construct::Constructor;
 use parse::Parser;
 
-/// Why a text is no YAML to Salt.
+/// A syntax error, or a value that Salt refuses.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: {message}")]
 pub struct YamlError {
@@ -28,20 +27,20 @@ pub struct YamlError {
     pub line: usize,
     /// The column in characters, from 1.
     pub column: usize,
-    /// What is wrong, in PyYAML's words where it has some.
+    /// PyYAML's message, where it has one.
     pub message: String,
 }
 
-/// Which parts of a document are one object in Python, because an anchor stands before them: for each pair of the root, if it
-/// is a mapping, the number of its value and, if that is a mapping too, the numbers of its values.
+/// Objects that anchors share: for each pair of a root mapping, the number of its value and, if that is a mapping, the numbers of
+/// its values. Equal numbers are one object.
 pub(super) type Sharing = Vec<(u32, Vec<u32>)>;
 
-/// Reads the one document of `text`; a text without one is `None`.
+/// Parses the only document of `text`; `Null` without a document.
 pub fn load(text: &str) -> Result<Value, YamlError> {
     load_shared(text).map(|(value, _)| value)
 }
 
-/// [`load`], and what is shared in it, if it has anchors at all.
+/// [`load`], with shared objects if the document has anchors.
 pub(super) fn load_shared(text: &str) -> Result<(Value, Option<Sharing>), YamlError> {
     check(text)?;
     let mut parser = Parser::new(text);
@@ -52,7 +51,7 @@ pub(super) fn load_shared(text: &str) -> Result<(Value, Option<Sharing>), YamlEr
     Ok((value, sharing))
 }
 
-/// Control characters are refused wherever they stand.
+/// An error for control characters.
 fn check(text: &str) -> Result<(), YamlError> {
     if text.len() > SLS_BYTES_MAX {
         let message = format!("larger than {SLS_BYTES_MAX} bytes");

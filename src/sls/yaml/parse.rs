@@ -1,7 +1,7 @@
 //! Tokens to nodes: the grammar, tags and anchors.
 //!
-//! All nodes of a document lie in one list. A collection's items are chained by `next`, in a mapping key and value in turn; a
-//! node is in one chain only, and an alias is a node of its own that names another.
+//! All nodes of a document are in one list. `next` chains the items of a collection, in a mapping keys and values in turn. A node
+//! is in one chain; an alias is a node that refers to another.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -11,20 +11,20 @@ use super::resolve::resolve;
 use super::scan::{Mark, Scanner, Token};
 use crate::limits::SLS_DEPTH_MAX;
 
-/// A node's place in [`Nodes`].
+/// The index of a node in [`Nodes`].
 pub(super) type Id = u32;
 
 /// The end of a chain.
 pub(super) const NONE: Id = Id::MAX;
 
-/// What a node is to be made into.
+/// The resolved tag of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tag {
     Null,
     Bool,
     Int,
     Float,
-    /// Salt leaves dates and times as text.
+    /// A date or time: a string in Salt.
     Timestamp,
     Str,
     /// `<<`, as a key
@@ -38,7 +38,7 @@ pub(super) enum Tag {
     Map,
     Omap,
     Set,
-    /// None that Salt knows: its place in `Nodes::unknown`.
+    /// An unknown tag: its index in `Nodes::unknown`.
     Other(u32),
 }
 
@@ -56,7 +56,7 @@ pub(super) struct Node<'a> {
     pub(super) tag: Tag,
     pub(super) mark: Mark,
     pub(super) next: Id,
-    /// It is being made into a value: whoever meets it now is inside of it.
+    /// Under construction: a reference to it now comes from its inside.
     pub(super) busy: bool,
 }
 
@@ -64,9 +64,9 @@ pub(super) struct Node<'a> {
 #[derive(Default)]
 pub(super) struct Nodes<'a> {
     pub(super) all: Vec<Node<'a>>,
-    /// Tags that nothing can be made of.
+    /// Unknown tags.
     pub(super) unknown: Vec<String>,
-    /// Nodes may be met twice.
+    /// Whether nodes may have several references.
     pub(super) has_anchors: bool,
 }
 
@@ -85,7 +85,7 @@ impl<'a> Nodes<'a> {
         id
     }
 
-    /// The node itself, where an alias stands for it.
+    /// Resolves an alias.
     pub(super) fn behind(&self, id: Id) -> Id {
         match self.get(id) {
             Some(Node { kind: Kind::Alias(target), .. }) => *target,
@@ -93,7 +93,7 @@ impl<'a> Nodes<'a> {
         }
     }
 
-    /// The node that follows in a chain.
+    /// The next node of the chain.
     pub(super) fn after(&self, id: Id) -> Id {
         self.get(id).map_or(NONE, |node| node.next)
     }
@@ -141,7 +141,7 @@ impl Chain {
     }
 }
 
-/// Which collections may begin at a node.
+/// The collections that may start at a node.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Flow,
@@ -154,7 +154,7 @@ pub(super) struct Parser<'a> {
     scanner: Scanner<'a>,
     pub(super) nodes: Nodes<'a>,
     anchors: HashMap<&'a str, Id>,
-    /// Handles of tags with what they stand for.
+    /// Handles of tags with their prefixes.
     handles: Vec<(String, String)>,
     depth: usize,
 }
@@ -165,7 +165,7 @@ impl<'a> Parser<'a> {
         Self { scanner: Scanner::new(text), nodes, anchors: HashMap::new(), handles: Vec::new(), depth: 0 }
     }
 
-    /// The only document of the text, if there is one.
+    /// Parses the only document of the text, if any.
     pub(super) fn document(&mut self) -> Result<Option<Id>, YamlError> {
         let root = match self.scanner.peek_token()? {
             Token::StreamEnd => return Ok(None),
@@ -245,7 +245,7 @@ impl<'a> Parser<'a> {
         Ok(format!("{prefix}{suffix}"))
     }
 
-    /// A node without anything is null.
+    /// An empty node is null.
     fn empty(&mut self) -> Result<Id, YamlError> {
         let mark = self.scanner.token_mark()?;
         Ok(self.nodes.add(Kind::Scalar("".into()), Tag::Null, mark))
@@ -262,7 +262,7 @@ impl<'a> Parser<'a> {
         }
         let (anchor, tag) = self.properties()?;
         let tag = tag.filter(|name| !name.is_empty());
-        // `!` alone asks for what the node would be without it, quoted or not.
+        // `!` alone resolves as the plain node, quoted or not.
         let (tag, lone) =
             (tag.as_deref().filter(|name| *name != "!").map(str::to_owned), tag.as_deref() == Some("!"));
         if let Some(anchor) = anchor
@@ -327,7 +327,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// An anchor and a tag, in any order, each once at most.
+    /// An optional anchor and an optional tag, in any order.
     fn properties(&mut self) -> Result<(Option<&'a str>, Option<String>), YamlError> {
         let (mut anchor, mut tag) = (None, None);
         let begin = self.scanner.token_mark()?;
@@ -432,7 +432,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Between items of a flow collection stands a comma; the last may be followed by one.
+    /// Commas separate items of a flow collection; a trailing comma is permitted.
     fn flow_comma(&mut self, items: &Chain, end: &Token<'a>) -> Result<(), YamlError> {
         match self.scanner.peek_token()? {
             token if token == end || items.first == NONE => Ok(()),
@@ -448,7 +448,7 @@ impl<'a> Parser<'a> {
         let mut items = Chain::EMPTY;
         let key = match self.scanner.peek_token()? {
             Token::Value | Token::FlowEntry | Token::FlowSequenceEnd => {
-                // libyaml passes over this token, whichever it is.
+                // libyaml skips this token, whatever its type.
                 self.scanner.next_token()?;
                 self.empty()?
             }

@@ -1,12 +1,12 @@
-//! What plain scalars are by PyYAML's patterns, and the numbers among them.
+//! Types of plain scalars by PyYAML's patterns, and parsing of numbers.
 
 use super::parse::Tag;
 use crate::limits::INTEGER_DIGITS_MAX;
 use crate::sls::Value;
 
-/// The tag of a plain scalar; none for those that PyYAML gives a tag which nothing can be made of.
+/// The tag of a plain scalar; `None` where PyYAML resolves a tag without constructor.
 pub(super) fn resolve(text: &str) -> Option<Tag> {
-    // The patterns' `$` stands before a last line feed, too.
+    // `$` in the patterns also matches before a final line feed.
     let text = text.strip_suffix('\n').unwrap_or(text);
     let Some(first) = text.bytes().next() else { return Some(Tag::Null) };
     Some(match first {
@@ -25,7 +25,7 @@ pub(super) fn resolve(text: &str) -> Option<Tag> {
     })
 }
 
-/// Dates and times are not looked for: they are text in any case.
+/// Dates and times are strings and need no check.
 fn number(text: &str) -> Tag {
     let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
     if is_int(unsigned) {
@@ -83,7 +83,7 @@ fn is_float(text: &str, unsigned: &str) -> bool {
         !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
     });
     let whole_fits = if whole.is_empty() {
-        // No sign before a bare point.
+        // A bare point has no sign.
         text.len() == unsigned.len() && begins(fraction)
     } else {
         begins(whole) && digits(whole)
@@ -91,7 +91,7 @@ fn is_float(text: &str, unsigned: &str) -> bool {
     whole_fits && digits(fraction) && exponent_fits
 }
 
-/// An integer as PyYAML reads it, of a text that had its zeros taken off where Salt does that.
+/// An integer as in PyYAML, after Salt's removal of leading zeros.
 pub(super) fn int(text: &str) -> Result<Value, String> {
     let wrong = || format!("invalid integer {text:?}");
     let plain;
@@ -119,7 +119,7 @@ pub(super) fn int(text: &str) -> Result<Value, String> {
     value.map(|(minus, value)| value.finish(minus != negative)).ok_or_else(wrong)
 }
 
-/// A number as `int()` reads it: blanks around it and a sign of its own, which only an explicit `!!int` can bring here.
+/// A number as in `int()`: with blanks around it and a second sign, which are possible with an explicit `!!int` only.
 fn signed(text: &str, base: u32) -> Option<(bool, Big)> {
     let text = text.trim();
     Some((text.starts_with('-'), Big::read(text.strip_prefix(['-', '+']).unwrap_or(text), base)?))
@@ -141,7 +141,7 @@ fn sixties(text: &str) -> Option<(bool, Big)> {
     Some((false, value))
 }
 
-/// A float as PyYAML reads it.
+/// A float as in PyYAML.
 pub(super) fn float(text: &str) -> Result<f64, String> {
     let lower = text.replace('_', "").to_ascii_lowercase();
     let sign = if lower.starts_with('-') { -1.0 } else { 1.0 };
@@ -166,7 +166,7 @@ pub(super) fn float(text: &str) -> Result<f64, String> {
         })
 }
 
-/// A natural number of any size, nine digits a limb, the lowest first.
+/// A natural number of any size: limbs of nine digits, lowest first.
 #[derive(Default)]
 struct Big {
     limbs: Vec<u32>,

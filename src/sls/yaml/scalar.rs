@@ -1,11 +1,11 @@
-//! Scalars: plain, quoted, literal and folded. What stands in the text as it is meant is borrowed from it.
+//! Scalars: plain, quoted, literal and folded. Unchanged parts of the text are borrowed.
 
 use std::borrow::Cow;
 
 use super::YamlError;
 use super::scan::{Mark, Scanner};
 
-/// A scalar that is being read: what was taken over so far, and from where on the text stands for itself.
+/// A scalar under construction: the converted part, and the start of the unchanged rest.
 struct Building<'a> {
     done: Option<String>,
     from: usize,
@@ -36,7 +36,7 @@ struct Breaks {
 }
 
 impl Breaks {
-    /// A single line feed stands for a blank, several for all but one of them.
+    /// Folds breaks: a single line feed is a blank, of several the first is removed.
     fn fold(&self, to: &mut String) {
         if self.first == "\n" {
             to.push_str(if self.more.is_empty() { " " } else { &self.more });
@@ -48,7 +48,7 @@ impl Breaks {
 }
 
 impl<'a> Scanner<'a> {
-    /// A plain scalar, and whether line breaks follow it.
+    /// A plain scalar, and whether line breaks follow.
     pub(super) fn plain_scalar(&mut self, start: Mark) -> Result<(Cow<'a, str>, bool), YamlError> {
         let mut scalar = Building { done: None, from: self.pos, text: self.text };
         let mut end = self.pos;
@@ -150,8 +150,8 @@ impl<'a> Scanner<'a> {
         Ok(scalar)
     }
 
-    /// The characters up to the next blank, break or closing quote. If it ended with an escaped line break, this begins the breaks
-    /// that follow: it stands for nothing itself, and the text up to it is taken.
+    /// The characters up to the next blank, break or closing quote. An escaped line break at the end starts the
+    /// following breaks: it yields nothing itself, and the text before it is complete.
     fn quoted_characters(
         &mut self,
         scalar: &mut Building<'a>,
@@ -212,7 +212,7 @@ impl<'a> Scanner<'a> {
         Ok(c)
     }
 
-    /// A character by its number, of so many digits.
+    /// A character by its code in this number of digits.
     fn code(&mut self, digits: usize) -> Result<char, YamlError> {
         self.pos += 2;
         let text = self.text.get(self.pos..self.pos + digits).unwrap_or_default();
@@ -281,7 +281,7 @@ impl<'a> Scanner<'a> {
         Ok(text)
     }
 
-    /// Passes over indentation and empty lines. If the indentation is not known yet (0), it is that of the longest of them.
+    /// Skips indentation and empty lines. An unknown indentation (0) becomes that of the longest line.
     fn block_breaks(&mut self, start: Mark, indent: &mut i64, breaks: &mut String) -> Result<(), YamlError> {
         let mut longest = 0;
         loop {

@@ -1,18 +1,17 @@
-//! Text to tokens, with libyaml's rules: which character may begin what, indentation, and keys that are known for keys only when
-//! their colon comes.
+//! Text to tokens by libyaml's rules: first characters, indentation, and simple keys, which only their colon identifies.
 //!
-//! A token may turn out to have been the beginning of a key, so tokens wait in a queue until that is settled: a simple key lies
-//! within one line and 1024 characters.
+//! A token may be the start of a simple key, so tokens are queued until that is decided. A simple key has at most one line and
+//! 1024 characters.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
 
 use super::YamlError;
 
-/// Characters that a simple key may have.
+/// Maximum length of a simple key in characters.
 const SIMPLE_KEY_CHARS_MAX: u32 = 1024;
 
-/// A place in the text: characters from its start, line and column from 0.
+/// A position in the text: characters from the start, line and column, from 0.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Mark {
     pub(super) index: u32,
@@ -33,7 +32,7 @@ pub(super) enum Token<'a> {
         major: u32,
         minor: u32,
     },
-    /// Handle and prefix; boxed like a tag, so that the many other tokens stay small.
+    /// Handle and prefix; boxed as tags are, which keeps other tokens small.
     TagDirective(Box<(String, String)>),
     DocumentStart,
     DocumentEnd,
@@ -58,7 +57,7 @@ pub(super) enum Token<'a> {
     },
 }
 
-/// A token that may be the first of a key.
+/// A possible start of a simple key.
 #[derive(Debug, Clone, Copy, Default)]
 struct SimpleKey {
     possible: bool,
@@ -70,31 +69,31 @@ struct SimpleKey {
 pub(super) struct Scanner<'a> {
     pub(super) text: &'a str,
     bytes: &'a [u8],
-    /// The next byte to look at.
+    /// The next byte.
     pub(super) pos: usize,
     line: u32,
-    /// Where the line begins.
+    /// The start of the line.
     line_start: usize,
-    /// Bytes before `pos`, and before `line_start`, that begin no character.
+    /// Continuation bytes before `pos`, and before `line_start`.
     inner: usize,
     line_inner: usize,
     tokens: VecDeque<(Token<'a>, Mark)>,
-    /// Tokens that left the queue.
+    /// Number of tokens taken from the queue.
     taken: usize,
-    /// The column of the present block collection, -1 outside.
+    /// The column of the current block collection; -1 outside.
     pub(super) indent: i64,
     indents: Vec<i64>,
     key_allowed: bool,
-    /// One for the block context, and one for each flow collection that is open.
+    /// One for the block context, and one for each open flow collection.
     keys: Vec<SimpleKey>,
     ended: bool,
-    /// The first token of the queue is known for what it is.
+    /// Whether the first token of the queue is final.
     ready: bool,
 }
 
 impl<'a> Scanner<'a> {
     pub(super) fn new(text: &'a str) -> Self {
-        // A byte order mark says nothing here: the text is decoded already.
+        // The text is decoded, so a byte order mark is ignored.
         let pos = if text.starts_with('\u{feff}') { 3 } else { 0 };
         Self {
             text,
@@ -115,19 +114,19 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// The next token, left where it is.
+    /// The next token, which stays in the queue.
     pub(super) fn peek_token(&mut self) -> Result<&Token<'a>, YamlError> {
         self.fill()?;
         Ok(self.tokens.front().map_or(&Token::StreamEnd, |(token, _)| token))
     }
 
-    /// Where the next token begins.
+    /// The position of the next token.
     pub(super) fn token_mark(&mut self) -> Result<Mark, YamlError> {
         self.fill()?;
         Ok(self.tokens.front().map_or_else(|| self.mark(), |(_, mark)| *mark))
     }
 
-    /// Takes the next token.
+    /// Removes the next token.
     pub(super) fn next_token(&mut self) -> Result<Token<'a>, YamlError> {
         self.fill()?;
         self.taken += 1;
@@ -135,7 +134,7 @@ impl<'a> Scanner<'a> {
         Ok(self.tokens.pop_front().map_or(Token::StreamEnd, |(token, _)| token))
     }
 
-    /// Scans on until it is known what the first token of the queue is.
+    /// Scans until the first token of the queue is final.
     fn fill(&mut self) -> Result<(), YamlError> {
         while !self.ready {
             if self.tokens.is_empty() && !self.ended || self.first_may_be_key()? {
@@ -241,7 +240,7 @@ impl<'a> Scanner<'a> {
         self.forget_key()?;
         self.key_allowed = false;
         self.ended = true;
-        // What waits for a colon waits in vain from here on.
+        // Open simple keys end here without a colon.
         if self.column() > 0 {
             self.line += 1;
             self.line_start = self.pos;
@@ -259,7 +258,7 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    /// `---` or `...` at the beginning of a line, which the caller has checked.
+    /// `---` or `...`; the caller has checked the start of the line.
     pub(super) fn document_indicator(&self) -> Option<Token<'a>> {
         if !self.is_blankz(3) {
             return None;
@@ -348,7 +347,7 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    /// The present token may be a key, if one may stand here.
+    /// Records the current token as a possible simple key, where one is permitted.
     fn save_key(&mut self) -> Result<(), YamlError> {
         if self.key_allowed {
             let mark = self.mark();
@@ -372,7 +371,7 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    /// What began on an earlier line, or too far back, is no key any more.
+    /// Drops possible keys that started on an earlier line or too far back.
     fn drop_stale_keys(&mut self) -> Result<(), YamlError> {
         let here = self.mark();
         for key in &mut self.keys {
@@ -388,7 +387,7 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    /// Begins a block collection if this column is further in than the present one.
+    /// Starts a block collection if this column is deeper than the current one.
     fn roll(&mut self, mark: Mark, at: Option<usize>, token: Token<'a>) {
         let column = i64::from(mark.column);
         if !self.in_flow() && self.indent < column {
@@ -399,7 +398,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Ends the block collections that are further in than `column`.
+    /// Ends block collections deeper than `column`.
     fn unroll(&mut self, column: i64) {
         if self.in_flow() {
             return;
@@ -411,7 +410,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Passes over blanks, comments and line breaks. A tab is no indentation.
+    /// Skips blanks, comments and line breaks. A tab is not indentation.
     fn skip_to_token(&mut self) {
         loop {
             if self.pos == self.line_start && self.rest().starts_with('\u{feff}') {
@@ -449,12 +448,12 @@ impl<'a> Scanner<'a> {
         self.text.get(self.pos..).unwrap_or_default()
     }
 
-    /// The text from `start` up to here.
+    /// The text from `start` to the current position.
     pub(super) fn since(&self, start: usize) -> &'a str {
         self.text.get(start..self.pos).unwrap_or_default()
     }
 
-    /// The byte `ahead` of here; zero, which no text holds, behind the end.
+    /// The byte at this distance; zero, which no text contains, after the end.
     pub(super) fn peek(&self, ahead: usize) -> u8 {
         self.bytes.get(self.pos + ahead).copied().unwrap_or(0)
     }
@@ -510,7 +509,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Passes over a line break, if there is one, and says what it stands for.
+    /// Skips a line break, if any, and returns its normalized form.
     pub(super) fn skip_line(&mut self) -> &'static str {
         let (broken, stands_for) = match (self.peek(0), self.peek(1), self.peek(2)) {
             (b'\r', b'\n', _) | (0xc2, 0x85, _) => (2, "\n"),

@@ -45,7 +45,7 @@ impl<'a> Scanner<'a> {
                 handle = found.to_owned();
             } else {
                 let rest = self.uri(start, false, found)?;
-                // A lone `!` is a tag by itself.
+                // A lone `!` is a complete tag.
                 (handle, suffix) =
                     if rest.is_empty() { (rest, "!".to_owned()) } else { ("!".to_owned(), rest) };
             }
@@ -120,7 +120,7 @@ impl<'a> Scanner<'a> {
         Ok(Token::TagDirective(Box::new((handle.to_owned(), prefix))))
     }
 
-    /// `!`, the word behind it, and another `!` if one follows.
+    /// `!`, the following word, and a second `!` if present.
     fn handle(&mut self) -> &'a str {
         let begin = self.pos;
         self.pos += 1;
@@ -139,7 +139,7 @@ impl<'a> Scanner<'a> {
         self.since(begin)
     }
 
-    /// A URI, or the rest of one whose beginning, `!` and all, was read as a handle. Flow indicators may stand in it only if it is
+    /// A URI, or the rest of one whose start was parsed as a handle, including `!`. It may contain flow indicators only if it is
     /// `verbatim`.
     fn uri(&mut self, start: Mark, verbatim: bool, head: &str) -> Result<String, YamlError> {
         let mut bytes = head.as_bytes().get(1..).unwrap_or_default().to_vec();
@@ -162,7 +162,7 @@ impl<'a> Scanner<'a> {
         String::from_utf8(bytes).map_err(|_| start.error("while parsing a tag: it is no UTF-8"))
     }
 
-    /// A character written as `%xx`, once for each of its bytes.
+    /// A character in `%xx` notation, one for each byte.
     fn octets(&mut self, start: Mark, to: &mut Vec<u8>) -> Result<(), YamlError> {
         let mut left = 0;
         loop {

@@ -1,23 +1,19 @@
-//! Hashes, and chance.
+//! Hashes by name, for `hashutil` in templates.
 
 use std::fmt::Write as _;
 
 use ring::digest::{self, SHA1_FOR_LEGACY_USE_ONLY, SHA256, SHA512};
-use ring::hmac;
-use ring::rand::{SecureRandom as _, SystemRandom};
 
-use crate::sls::jinja::exc::{Res, other_error};
-
-/// Bytes as hexadecimal digits.
-pub(crate) fn hex(bytes: &[u8]) -> String {
+/// Hexadecimal digits.
+fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut out, b| {
         let _ = write!(out, "{b:02x}");
         out
     })
 }
 
-/// A hash by its name; `None` for one that is not known here.
-pub(crate) fn by_name(name: &str, bytes: &[u8]) -> Option<String> {
+/// A hash by its name; `None` for an unknown one.
+pub(super) fn by_name(name: &str, bytes: &[u8]) -> Option<String> {
     Some(match name {
         "md5" => hex(&md5(bytes)),
         "sha1" => hex(digest::digest(&SHA1_FOR_LEGACY_USE_ONLY, bytes).as_ref()),
@@ -28,45 +24,7 @@ pub(crate) fn by_name(name: &str, bytes: &[u8]) -> Option<String> {
     })
 }
 
-/// HMAC with SHA-256.
-pub(crate) fn hmac_sha256(key: &[u8], message: &[u8]) -> Vec<u8> {
-    hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), message).as_ref().to_vec()
-}
-
-/// `uuid.uuid5` in Salt's own namespace.
-pub(crate) fn uuid5(name: &[u8]) -> String {
-    const NAMESPACE: [u8; 16] =
-        [0x91, 0x63, 0x3e, 0xbf, 0x1c, 0x86, 0x5e, 0x33, 0x93, 0x5a, 0x28, 0x06, 0x1f, 0x4b, 0x48, 0x0e];
-    let mut message = NAMESPACE.to_vec();
-    message.extend_from_slice(name);
-    let hash = digest::digest(&SHA1_FOR_LEGACY_USE_ONLY, &message);
-    let mut bytes: Vec<u8> = hash.as_ref().iter().take(16).copied().collect();
-    if let Some(b) = bytes.get_mut(6) {
-        *b = *b & 0x0f | 0x50;
-    }
-    if let Some(b) = bytes.get_mut(8) {
-        *b = *b & 0x3f | 0x80;
-    }
-    let digits = hex(&bytes);
-    let part = |from: usize, to: usize| digits.get(from..to).unwrap_or_default();
-    format!("{}-{}-{}-{}-{}", part(0, 8), part(8, 12), part(12, 16), part(16, 20), part(20, 32))
-}
-
-/// Bytes by chance.
-pub(crate) fn random_bytes(count: usize) -> Res<Vec<u8>> {
-    let mut bytes = vec![0; count];
-    SystemRandom::new().fill(&mut bytes).map_err(|_| other_error("no randomness"))?;
-    Ok(bytes)
-}
-
-/// A number below `bound` by chance.
-pub(crate) fn random(bound: usize) -> Res<usize> {
-    let bytes = random_bytes(8)?;
-    let number = bytes.iter().fold(0_u64, |number, b| number << 8 | u64::from(*b));
-    Ok(usize::try_from(number % (bound.max(1) as u64)).unwrap_or(0))
-}
-
-/// MD5, for what asks for it; it protects nothing.
+/// MD5, for templates that use it; it has no security purpose.
 fn md5(bytes: &[u8]) -> [u8; 16] {
     const SHIFTS: [[u32; 4]; 4] = [[7, 12, 17, 22], [5, 9, 14, 20], [4, 11, 16, 23], [6, 10, 15, 21]];
     let mut message = bytes.to_vec();
@@ -109,4 +67,18 @@ fn md5(bytes: &[u8]) -> [u8; 16] {
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "below 2^32 and positive")]
 fn sine(i: usize) -> u32 {
     (((i + 1) as f64).sin().abs() * 4_294_967_296.0) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn hashes_equal_known_values() {
+        let check = |name, text: &str, expected| {
+            assert_eq!(super::by_name(name, text.as_bytes()).as_deref(), expected)
+        };
+        check("md5", "", Some("d41d8cd98f00b204e9800998ecf8427e"));
+        check("md5", &"a".repeat(120), Some("5f61c0ccad4cac44c75ff505e1f1e537"));
+        check("sha1", "abc", Some("a9993e364706816aba3e25717850c26c9cd0d89d"));
+        check("crc", "abc", None);
+    }
 }
