@@ -134,7 +134,7 @@ fn saltcellar(dir: &Path, events: &Events) -> u64 {
         limits: Limits::default(),
         classes: Classes::default(),
         free: FreeSpace::default(),
-        medium: Arc::new(saltcellar::store::medium::Disk),
+        fs: Arc::new(saltcellar::store::vfs::Disk),
     };
     let opened = Store::open(&options).unwrap();
     let (store, intake) = (opened.store, opened.intake);

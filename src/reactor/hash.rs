@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn hashes_equal_known_values() {
         let check = |name, text: &str, expected| {
-            assert_eq!(super::by_name(name, text.as_bytes()).as_deref(), expected)
+            assert_eq!(super::by_name(name, text.as_bytes()).as_deref(), expected);
         };
         check("md5", "", Some("d41d8cd98f00b204e9800998ecf8427e"));
         check("md5", &"a".repeat(120), Some("5f61c0ccad4cac44c75ff505e1f1e537"));

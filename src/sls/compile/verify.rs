@@ -17,8 +17,8 @@ pub(super) fn verify(high: &Map) -> Result<Vec<String>, Refused> {
     let mut errors = Vec::new();
     for (id, body) in high {
         let Value::Map(body) = body else { continue };
-        let id_text = Said(Some(&id.0));
-        let sls = Said(body.get("__sls__"));
+        let id_text = OptionalText(Some(&id.0));
+        let sls = OptionalText(body.get("__sls__"));
         match &id.0 {
             Value::Str(text) if text.starts_with("__") => continue,
             Value::Str(_) => {}
@@ -52,9 +52,9 @@ pub(super) fn verify(high: &Map) -> Result<Vec<String>, Refused> {
 
 /// A value in an error message, formatted on use; empty for `None`.
 #[derive(Clone, Copy)]
-struct Said<'a>(Option<&'a Value>);
+struct OptionalText<'a>(Option<&'a Value>);
 
-impl fmt::Display for Said<'_> {
+impl fmt::Display for OptionalText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.map_or(Ok(()), |value| f.write_str(&str(value)))
     }
@@ -62,8 +62,8 @@ impl fmt::Display for Said<'_> {
 
 /// Checks one type of one ID.
 struct State<'a> {
-    id: Said<'a>,
-    sls: Said<'a>,
+    id: OptionalText<'a>,
+    sls: OptionalText<'a>,
     kind: &'a str,
 }
 

@@ -448,7 +448,7 @@ impl<'a> Parser<'a> {
         let mut items = Chain::EMPTY;
         let key = match self.scanner.peek_token()? {
             Token::Value | Token::FlowEntry | Token::FlowSequenceEnd => {
-                // libyaml skips this token, whatever its type.
+                // libyaml skips this token of any type.
                 self.scanner.next_token()?;
                 self.empty()?
             }

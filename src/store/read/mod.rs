@@ -108,7 +108,7 @@ impl Store {
     ) -> Result<Vec<StoredEntry>, StoreError> {
         let key = JidKey::of(jid);
         // A jid derived from a time equals its key; keys of other jids may collide.
-        let key_tells = key.text().as_deref() == Some(jid);
+        let is_plain_key = key.text().as_deref() == Some(jid);
         let mut found = Vec::new();
         for (segment, positions) in self.job_places(jid)? {
             for of_block in positions.chunk_by(|a, b| a.block == b.block) {
@@ -122,7 +122,7 @@ impl Store {
                 for at in of_block.iter().map(|position| usize::from(position.at)) {
                     let is_of_job = at < rows.len()
                         && rows.seq(at) >= from
-                        && if key_tells { rows.jid_key(at) == Some(key) } else { rows.jid(at) == jid };
+                        && if is_plain_key { rows.jid_key(at) == Some(key) } else { rows.jid(at) == jid };
                     if is_of_job {
                         let mut entry = without_body(rows, at, jid.to_owned(), tags(rows.kind(at)));
                         if wanted(&entry) {

@@ -240,19 +240,19 @@ fn narrow_limits_make_small_segments() {
 #[test]
 fn the_longest_keep_jobs_seconds_applies_until_it_expires() {
     let retention = Retention::default();
-    let says = |seconds, at: u64| {
+    let age_after = |seconds, at: u64| {
         retention.set_salt_keep(seconds, Duration::from_secs(at));
         retention.salt_age().map(|age| age.as_secs())
     };
     assert_eq!(retention.salt_age(), None);
-    assert_eq!(says(3600, 0), Some(3600));
-    assert_eq!(says(7200, 60), Some(7200));
-    assert_eq!(says(3600, 120), Some(7200));
-    assert_eq!(says(7200, 180), Some(7200));
-    assert_eq!(says(3600, 3700), Some(7200));
-    assert_eq!(says(3600, 3800), Some(3600));
-    assert_eq!(says(0, 3900), None, "0 means forever");
-    assert_eq!(says(3600, 4000), None);
+    assert_eq!(age_after(3600, 0), Some(3600));
+    assert_eq!(age_after(7200, 60), Some(7200));
+    assert_eq!(age_after(3600, 120), Some(7200));
+    assert_eq!(age_after(7200, 180), Some(7200));
+    assert_eq!(age_after(3600, 3700), Some(7200));
+    assert_eq!(age_after(3600, 3800), Some(3600));
+    assert_eq!(age_after(0, 3900), None, "0 means forever");
+    assert_eq!(age_after(3600, 4000), None);
 }
 
 #[test]
