@@ -39,7 +39,7 @@ FILES = {
 
 
 #: Maximum wait for any condition, in seconds: long enough for two slow cores.
-TIMEOUT = 60
+WAIT_MAX = 60
 #: Timeout of the extension in these labs, long enough for a slow daemon.
 TIMEOUT = 20
 
@@ -62,7 +62,7 @@ fingers:
 }
 
 
-def eventually(what, probe, seconds=TIMEOUT):
+def eventually(what, probe, seconds=WAIT_MAX):
     """The first true value of `probe()`; fails with the awaited condition and the last value."""
     until = time.monotonic() + seconds
     while True:
@@ -111,10 +111,10 @@ class Daemon:
         """Stops the daemon with SIGTERM; returns its exit code."""
         self.process.terminate()
         try:
-            return self.process.wait(TIMEOUT)
+            return self.process.wait(WAIT_MAX)
         except subprocess.TimeoutExpired:
             self.kill()
-            pytest.fail(f"the daemon did not stop within {TIMEOUT} s of SIGTERM")
+            pytest.fail(f"the daemon did not stop within {WAIT_MAX} s of SIGTERM")
 
     @property
     def running(self):
@@ -122,7 +122,7 @@ class Daemon:
 
     # queries
     def cli(self, *args, check=True):
-        p = procs.run([*self.prefix, self.bin, *args, "--socket", self.socket], stdin=subprocess.DEVNULL, timeout=TIMEOUT,
+        p = procs.run([*self.prefix, self.bin, *args, "--socket", self.socket], stdin=subprocess.DEVNULL, timeout=WAIT_MAX,
                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert not check or p.returncode == 0, f"{p.args} ended with {p.returncode}: {p.stderr}"
         return p
@@ -159,7 +159,7 @@ class Wire:
 
     def __init__(self, path):
         self.s = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.s.settimeout(TIMEOUT)
+        self.s.settimeout(WAIT_MAX)
         self.s.connect(path)
         self.s.sendall(b"SCWIRE" + struct.pack(">H", 1))
         self.n = 0
@@ -280,7 +280,7 @@ class Reactor(Daemon):
         with open(self.log, errors="replace") as log:
             return log.read().count(words)
 
-    def wait_for_log(self, words, before=0, seconds=TIMEOUT):
+    def wait_for_log(self, words, before=0, seconds=WAIT_MAX):
         """Waits until more than `before` log lines contain these words."""
         eventually(f"the daemon to log: {words}", lambda: self.log_count(words) > before, seconds)
 

@@ -3,7 +3,7 @@ import json
 
 import procs
 import pytest
-from conftest import TIMEOUT, eventually
+from conftest import WAIT_MAX, eventually
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def test_status_names_the_bus(daemon, lab):
 
 def test_without_a_daemon_the_error_names_the_socket(daemon, root, lab):
     nowhere = f"{root}/nowhere.sock"
-    p = procs.run([daemon.bin, "jobs", "list", "--socket", nowhere], timeout=TIMEOUT, text=True,
+    p = procs.run([daemon.bin, "jobs", "list", "--socket", nowhere], timeout=WAIT_MAX, text=True,
                   stdout=procs.subprocess.PIPE, stderr=procs.subprocess.PIPE)
     assert p.returncode == 69
     assert nowhere in p.stderr and "saltcellar serve" in p.stderr
@@ -68,4 +68,4 @@ def test_bad_usage_has_a_separate_exit_code(daemon):
 
 
 def test_version_needs_no_daemon(daemon):
-    assert procs.run([daemon.bin, "version"], stdout=procs.subprocess.PIPE, timeout=TIMEOUT).returncode == 0
+    assert procs.run([daemon.bin, "version"], stdout=procs.subprocess.PIPE, timeout=WAIT_MAX).returncode == 0

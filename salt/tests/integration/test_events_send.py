@@ -2,7 +2,7 @@
 import json
 import uuid
 
-from conftest import TIMEOUT, eventually
+from conftest import WAIT_MAX, eventually
 
 
 def listen(lab, tag):
@@ -11,7 +11,7 @@ def listen(lab, tag):
     import salt.utils.event
     opts = salt.config.client_config(f"{lab.lab['dir']}/conf/master")
     event = salt.utils.event.get_event("master", sock_dir=opts["sock_dir"], opts=opts, listen=True)
-    assert event.connect_pub(timeout=TIMEOUT)
+    assert event.connect_pub(timeout=WAIT_MAX)
     # the publisher may accept late
     mark = f"lab/mark/{uuid.uuid4().hex}"
 
@@ -27,7 +27,7 @@ def test_salts_listener_and_the_archive_receive_it(lab, daemon):
     data = {"app": "shop", "list": [1, 2.5, None, {"text": "žluť"}], "yes": True}
     with listen(lab, tag) as event:
         answer = daemon.json("events", "send", tag, json.dumps(data))
-        received = event.get_event(wait=TIMEOUT, tag=tag, full=True)
+        received = event.get_event(wait=WAIT_MAX, tag=tag, full=True)
     assert received["tag"] == tag
     assert received["data"] == {**data, "_stamp": answer["_stamp"]}
     rows = eventually("it in the archive", lambda: daemon.events("--tag", tag))

@@ -9,7 +9,7 @@ from conftest import REPO, TIMEOUT, Daemon, Lab, eventually
 from saltext.saltcellar.utils import client
 
 # A job of 3007 may wait 30 s for the master's answer to its return before it calls its returners.
-TIMEOUT = 90
+WAIT_MAX = 90
 DATA = os.path.join(REPO, "tests", "data", "https")
 BOTH = ["far-1", "far-2"]
 
@@ -74,7 +74,7 @@ def test_returns_through_ext_job_cache_arrive_signed(far):
     jid = far.lab.detached("*", "test.echo", "direct return")
     eventually("both returns", lambda: far.returned(jid) == BOTH)
     # These jobs are known from the bus as well; this test is about the minions' returns.
-    eventually("both batches", lambda: counter(far, "https_batches") >= batches + 2, TIMEOUT)
+    eventually("both batches", lambda: counter(far, "https_batches") >= batches + 2, WAIT_MAX)
     assert far.lab.run("jobs.lookup_jid", jid) == {m: "direct return" for m in BOTH}
     refused = [n for n in far.status()["counters"] if n.startswith("https_") and n not in ("https_peers", "https_batches")]
     assert {n: counter(far, n) for n in refused if counter(far, n)} == {}
@@ -83,7 +83,7 @@ def test_returns_through_ext_job_cache_arrive_signed(far):
 def test_a_return_option_of_one_job(far):
     batches = counter(far, "https_batches")
     assert far.lab.salt("far-1", "test.ping", "--return", "saltcellar") == {"far-1": True}
-    eventually("the batch", lambda: counter(far, "https_batches") > batches, TIMEOUT)
+    eventually("the batch", lambda: counter(far, "https_batches") > batches, WAIT_MAX)
     assert call(far, "far-2", "called") == 1
 
 

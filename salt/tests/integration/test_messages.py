@@ -13,7 +13,7 @@ import salt_lab
 from conftest import TIMEOUT, Daemon, Lab, eventually
 
 # A job of 3007 may wait 30 s for the master's answer to its return before it calls its returners.
-TIMEOUT = 90
+WAIT_MAX = 90
 
 
 class Tap:
@@ -148,12 +148,12 @@ def test_several_returners_at_once_and_another_configuration(tapped):
     assert tapped.lab.salt("lab-1", "test.echo", "thrice", "--return", "saltcellar,rawfile_json,saltcellar",
                            "--return_config", "alternative") == {"lab-1": "thrice"}
     jid = newest(tapped, arg=["thrice"])
-    eventually("the minion's own return", lambda: tapped.other.about(jid) == ["returner"], TIMEOUT)
+    eventually("the minion's own return", lambda: tapped.other.about(jid) == ["returner"], WAIT_MAX)
 
     def written():
         with contextlib.suppress(FileNotFoundError), open(tapped.raw) as raw:
             return [json.loads(line)["return"] for line in raw if line.endswith("\n")]
-    assert eventually("the other returner", written, TIMEOUT) == ["thrice"]
+    assert eventually("the other returner", written, WAIT_MAX) == ["thrice"]
     assert [(r["return"], r["duplicates"]) for r in tapped.job(jid)["returns"]] == [("thrice", 0)]
 
 
@@ -165,6 +165,6 @@ def test_a_job_cannot_change_protected_settings(tapped):
     log = f"{tapped.lab.lab['dir']}/lab-1/log"
     eventually("the message in the minion's log",
                lambda: "a job must not set socket, see saltcellar.return_kwargs" in open(log).read(),
-               TIMEOUT)
+               WAIT_MAX)
     assert tapped.other.about(jid) == []
     assert tapped.returned(jid) == ["lab-1"]

@@ -2,7 +2,7 @@
 import threading
 import time
 
-from conftest import TIMEOUT, eventually
+from conftest import WAIT_MAX, eventually
 
 BOTH = ["lab-1", "lab-2"]
 
@@ -34,7 +34,7 @@ def test_a_daemon_killed_during_jobs_has_all_acknowledged_entries(lab, daemon):
     eventually("some acknowledged writes", lambda: len(writer.acknowledged) >= 50)
     jids += [lab.publish("*", "test.echo", f"amid {i}") for i in range(5)]
     daemon.kill()
-    writer.join(TIMEOUT)
+    writer.join(WAIT_MAX)
     assert not writer.is_alive()
     # while it is unreachable the extension generates the jids and spools the returns
     jids += [lab.publish("*", "test.echo", f"after {i}") for i in range(3)]

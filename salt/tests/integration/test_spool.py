@@ -7,7 +7,7 @@ import tempfile
 import pytest
 import salt.config
 import salt.loader
-from conftest import TIMEOUT, Daemon, eventually
+from conftest import WAIT_MAX, Daemon, eventually
 
 WRITERS = 4
 EVENTS = 5
@@ -77,7 +77,7 @@ def test_every_entry_is_stored_once_or_counted(own_daemon, how, spool_bytes):
     eventually("load on the daemon again", lambda: min(now - then for now, then in zip(sent, after)) >= 50)
     stop.set()
     for writer in writers:
-        writer.join(TIMEOUT)
+        writer.join(WAIT_MAX)
         assert writer.exitcode == 0
     empty = salt.loader.returners(opts, {})["saltcellar.clean_old_jobs"]
 

@@ -147,8 +147,8 @@ fn check_files(pipeline: &Pipeline, rules: &Rules, salt: &dyn Salt) -> Vec<FileR
             let found = resolve(text, "TAG", settings, salt, &mut notes);
             if found.is_empty() {
                 let why = notes.iter().find_map(|note| note.cause.clone());
-                let text = "file missing or not found";
-                let why = why.map_or_else(|| text.to_owned(), |why| format!("{text}: {why}"));
+                let problem = "file missing or not found";
+                let why = why.map_or_else(|| problem.to_owned(), |why| format!("{problem}: {why}"));
                 rows.push(row(text, text, State::Broken(why)));
             }
             for file in found {

@@ -105,7 +105,7 @@ pub(super) struct Shared {
 
 /// A running reactor.
 pub struct Reactor {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
 }
 

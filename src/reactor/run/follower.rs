@@ -78,14 +78,17 @@ pub(super) fn run(shared: &Arc<Shared>) {
             }
         }
     };
-    let mut unread = resume(shared, open, &depths);
+    let events = |from, take: &mut dyn FnMut(Followed<'_>)| {
+        shared.store.follow_selected(is_of_interest, from, REACTOR_WAVE_BYTES, take)
+    };
+    let mut unread = resume(shared, open, &depths, events);
     let mut read = Instant::now();
     loop {
         if !wait_for_room(shared) {
             return;
         }
         if !unread.is_empty() && read.elapsed() >= READ_RETRY_PAUSE {
-            unread = resume(shared, unread, &depths);
+            unread = resume(shared, unread, &depths, events);
             read = Instant::now();
         }
         let before = lock(&shared.checkpoint).cursor;
@@ -230,8 +233,14 @@ fn read_part(shared: &Arc<Shared>, fold: Option<SeqNo>) -> Result<SeqNo, StoreEr
     Ok(after)
 }
 
-/// Queues events that were open when the daemon ended; returns those that could not be read.
-fn resume(shared: &Shared, open: Vec<SeqNo>, depths: &HashMap<SeqNo, u32>) -> Vec<SeqNo> {
+/// Queues events that were open when the daemon ended; returns those that could not be read. `events` calls its argument with
+/// the events of a part of the log that begins with a sequence number, and returns the number behind that part.
+pub(super) fn resume(
+    shared: &Shared,
+    open: Vec<SeqNo>,
+    depths: &HashMap<SeqNo, u32>,
+    events: impl Fn(SeqNo, &mut dyn FnMut(Followed<'_>)) -> Result<SeqNo, StoreError>,
+) -> Vec<SeqNo> {
     let mut unread = Vec::new();
     let mut open = open.into_iter().peekable();
     while let Some(seq) = open.peek().copied() {
@@ -240,7 +249,7 @@ fn resume(shared: &Shared, open: Vec<SeqNo>, depths: &HashMap<SeqNo, u32>) -> Ve
         }
         let rule_snapshot = shared.rule_snapshot();
         let mut found = Vec::new();
-        let read = shared.store.follow_selected(is_of_interest, seq, REACTOR_WAVE_BYTES, |row| {
+        let read = events(seq, &mut |row| {
             if lock(&shared.checkpoint).open.contains(row.seq) {
                 found.push(event_of(&row));
             }

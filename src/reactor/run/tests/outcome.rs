@@ -455,3 +455,33 @@ fn an_event_that_arrives_during_a_start_is_handled_once() {
     tags.sort();
     assert_eq!(asked, tags);
 }
+
+#[test]
+fn an_open_event_that_cannot_be_read_is_queued_once_it_can() {
+    let harness = Harness::start(rules(&["a", "b"]), Settings::default(), |_, _| Ok(yes()));
+    for tag in ["a", "b"] {
+        harness.fire_event(tag, "web1");
+        assert_eq!(harness.next(), tag);
+    }
+    harness.wait_until_done();
+    let shared = &harness.reactor.shared;
+    let events = |from, take: &mut dyn FnMut(crate::store::Followed<'_>)| {
+        shared.store.follow_selected(follower::is_of_interest, from, REACTOR_WAVE_BYTES, take)
+    };
+    let mut seqs = Vec::new();
+    events(SeqNo(1), &mut |row| seqs.extend(follower::is_bus_event(&row).then_some(row.seq))).unwrap();
+    // As after a restart with these events open.
+    seqs.iter().for_each(|seq| lock(&shared.checkpoint).opened(*seq, 1));
+    let depths = HashMap::new();
+    let unreadable = |from, take: &mut dyn FnMut(crate::store::Followed<'_>)| {
+        if from == seqs[0] { Err(crate::store::StoreError::Broken("disk")) } else { events(from, take) }
+    };
+    let unread = follower::resume(shared, seqs.clone(), &depths, unreadable);
+    assert_eq!((unread.as_slice(), harness.metrics.reactor_events_unread.get()), (&seqs[..1], 1));
+    assert_eq!(harness.next(), "b");
+    harness.wait_for("the other event", |harness| harness.reactor.handle().status().open == 1);
+    assert_eq!(follower::resume(shared, unread, &depths, events), []);
+    assert_eq!(harness.next(), "a");
+    harness.wait_until_done();
+    assert_eq!(harness.stop().1, [""; 0]);
+}
