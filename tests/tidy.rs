@@ -85,6 +85,7 @@ const DIALECT: &[(&str, &str)] = &[
 const DIALECT_ALLOWED: &[(&str, &str, &str)] = &[
     ("door", "`door`", "a key in the answer of `bench sources`"),
     ("door", "\"door\"", "that key"),
+    ("doors", "alias = \"doors\"", "the former name of `bench sources`"),
     ("is none", "is None", "Python"),
     ("is none", "is none }}", "Jinja"),
     ("is none", "is_none", "Rust"),

@@ -41,7 +41,7 @@ pub(super) enum Bench {
     /// Measure the reactor: its pipeline, its latency at a rate, or its memory over many events
     Reactor(reactor::Args),
     /// Measure each source of events, compared with a baseline
-    #[command(after_long_help = sources::EXAMPLES)]
+    #[command(alias = "doors", after_long_help = sources::EXAMPLES)]
     Sources(sources::Args),
     /// Run the baseline process; started by other benchmarks
     #[command(hide = true)]

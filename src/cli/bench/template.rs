@@ -2,15 +2,22 @@
 //!
 //! # Invariant
 //!
-//! The content of a slot is a pure function of the seed and the event's number, and has the length of the bytes it replaces.
+//! The content of a slot is a pure function of the seed, the event's number and the hour of the start, and has the length of the
+//! bytes it replaces.
 //! Generating an event is one copy and a few small writes, so the generator is cheap compared with the daemon.
 
-use crate::clock::Micros;
+use std::sync::LazyLock;
+
+use crate::clock::{Clock, Micros};
 use crate::model::stamped_jid;
 use crate::wire::msgpack::Writer;
 
-/// The time of event 0, in microseconds: 2026-11-21.
-const EPOCH: i64 = 1_795_230_637_000_000;
+/// The time of event 0, in microseconds: 20 to 21 hours ago, so that no stamp is a day off and jids are in the past.
+static EPOCH: LazyLock<i64> = LazyLock::new(|| {
+    let now = Clock::real().now().0;
+    now - now.rem_euclid(HOUR) - 20 * HOUR
+});
+const HOUR: i64 = 3_600_000_000;
 
 /// Microseconds between events, and between jobs.
 const EVENT_STEP: i64 = 53;
@@ -298,7 +305,7 @@ impl SlotFiller {
     }
 
     fn time(&self) -> Micros {
-        Micros(EPOCH + EVENT_STEP * i64::try_from(self.n).unwrap_or(0))
+        Micros(*EPOCH + EVENT_STEP * i64::try_from(self.n).unwrap_or(0))
     }
 
     /// Writes random digits in groups of three; one random number gives eighteen digits.
@@ -370,7 +377,7 @@ mod tests {
 
     #[test]
     fn jids_and_time_stamps_match_the_calendar() {
-        let time = Micros(EPOCH + 123_456);
+        let time = Micros(*EPOCH + 123_456);
         let mut jid = *b"xxxxxxxxxxxxxxxxxxxx";
         put_stamp(&mut jid, time, JID_FIELDS);
         assert_eq!(String::from_utf8_lossy(&jid), stamped_jid(time));
