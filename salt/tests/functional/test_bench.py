@@ -16,7 +16,7 @@ def cache(request, run_dir):
     one = request.param(run_dir)
     try:
         one.needs()
-    except job_caches.StepsAside as exc:
+    except job_caches.Unavailable as exc:
         pytest.skip(str(exc))
     one.start()
     yield one
