@@ -471,7 +471,7 @@ fn an_open_event_that_cannot_be_read_is_queued_once_it_can() {
     let mut seqs = Vec::new();
     events(SeqNo(1), &mut |row| seqs.extend(follower::is_bus_event(&row).then_some(row.seq))).unwrap();
     // As after a restart with these events open.
-    seqs.iter().for_each(|seq| lock(&shared.checkpoint).opened(*seq, 1));
+    seqs.iter().for_each(|seq| shared.checkpoint.lock().opened(*seq, 1));
     let depths = HashMap::new();
     let unreadable = |from, take: &mut dyn FnMut(crate::store::Followed<'_>)| {
         if from == seqs[0] { Err(crate::store::StoreError::Broken("disk")) } else { events(from, take) }
