@@ -9,9 +9,9 @@ use anyhow::Context as _;
 use rmpv::Value;
 use serde_json::{Value as Json, json};
 
-use super::super::nested::leaf;
-use super::super::output::{Format, Output, plain};
-use super::super::when::{iso_in, short};
+use super::super::format::nested::leaf;
+use super::super::format::output::{Format, Output, plain};
+use super::super::format::when::{iso_in, short};
 use super::super::{Exit, Finding, Global, ask, finding};
 use super::{field, list_of, tgt, unknown};
 
@@ -48,7 +48,7 @@ pub(in crate::cli) struct Args {
 }
 
 fn timeout(text: &str) -> Result<Duration, String> {
-    let seconds = super::super::when::ago_s(text).and_then(|seconds| u64::try_from(seconds).ok());
+    let seconds = super::super::format::when::ago_s(text).and_then(|seconds| u64::try_from(seconds).ok());
     seconds
         .map(Duration::from_secs)
         .ok_or_else(|| "expected a duration such as 30s, 10m, 2h or 1d".to_owned())
