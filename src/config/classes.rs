@@ -1,12 +1,12 @@
-//! `store.classes`: parsing with a line number for each error, and rendering.
+//! `store.classes`.
 
-use std::time::Duration;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value as Json;
 
-use serde_json::{Map, Value as Json, json};
-
-use super::keys::{ValueError, text};
-use super::raw::{ConfigEntry, ConfigNode, Value};
-use super::{duration, size};
+use super::duration;
+use super::read::{Keyed, Mapping, Problem, list, mappings, show};
+use super::size::MIB;
+use super::value::{ByteSize, Of, Scalar, Setting, refused};
 use crate::limits::{CLASS_NAME_BYTES_MAX, CLASS_RULES_MAX, CLASSES_MAX, KEEP_AGE_MAX, KEEP_AGE_MIN};
 use crate::model::{Age, ClassRule, ClassRules, Glob, Keep, is_class_name};
 
@@ -15,216 +15,247 @@ pub(super) fn defaults() -> Vec<ClassRules> {
     vec![ClassRules::events(), ClassRules::jobs()]
 }
 
-/// Reads the list; appends `events` and `jobs` if they are missing.
-pub(super) fn read(value: &Value) -> Result<Vec<ClassRules>, ValueError> {
-    let Value::List(items) = value else {
-        return Err(ValueError::from(format!("{} is not accepted", value.noun())));
-    };
-    let mut classes: Vec<ClassRules> = Vec::new();
-    for (n, node) in items.iter().enumerate() {
-        let class = class(node, &format!("[{n}]"))?;
-        if classes.iter().any(|known| known.name == class.name) {
-            let problem = format!("the class {:?} appears twice", class.name);
-            return Err(bad(node.line, &format!("[{n}].name"), problem, "give each class one item"));
+impl Setting for Vec<ClassRules> {
+    type Value = Self;
+
+    /// Reads the list; appends `events` and `jobs` if they are missing.
+    fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut classes = mappings(deserializer, |before: &[ClassRules], class: &mut ClassRules| {
+            if before.len() >= CLASSES_MAX {
+                return Err(("too many classes".to_owned(), format!("give at most {CLASSES_MAX}")));
+            }
+            if before.iter().any(|known| known.name == class.name) {
+                let problem = format!("the class {:?} appears twice", class.name);
+                return Err((problem, "give each class one item".to_owned()));
+            }
+            Ok(())
+        })?;
+        for fixed in defaults() {
+            if !classes.iter().any(|class| class.name == fixed.name) {
+                classes.push(fixed);
+            }
         }
-        classes.push(class);
+        Ok(classes)
     }
-    if classes.len() > CLASSES_MAX {
-        let problem = format!("{} classes", classes.len());
-        return Err(ValueError {
-            accepted: Some(format!("give at most {CLASSES_MAX}")),
-            ..ValueError::from(problem)
-        });
+
+    fn show(classes: &Self) -> Json {
+        show(classes)
     }
-    for fixed in defaults() {
-        if !classes.iter().any(|class| class.name == fixed.name) {
-            classes.push(fixed);
-        }
-    }
-    Ok(classes)
-}
-
-/// The list as in a configuration file.
-pub(super) fn show(classes: &[ClassRules]) -> Json {
-    classes.iter().map(show_class).collect()
-}
-
-fn show_class(class: &ClassRules) -> Json {
-    let mut map = Map::new();
-    map.insert("name".to_owned(), class.name.clone().into());
-    if !class.rules.is_empty() {
-        map.insert("match".to_owned(), class.rules.iter().map(show_rule).collect());
-    }
-    let age = match class.keep.age {
-        Age::Forever => "forever".to_owned(),
-        Age::Salt => "salt".to_owned(),
-        Age::For(length) => duration::show(length),
-    };
-    let mut keep = Map::new();
-    keep.insert("age".to_owned(), age.into());
-    keep.extend(class.keep.bytes.map(|bytes| ("bytes".to_owned(), size::show(bytes).into())));
-    keep.extend(class.keep.entries.map(|entries| ("entries".to_owned(), entries.into())));
-    map.insert("keep".to_owned(), keep.into());
-    map.into()
-}
-
-fn show_rule(rule: &ClassRule) -> Json {
-    let pattern = |name, glob: &Option<Glob>| Some((name, json!(glob.as_ref()?.as_str())));
-    let patterns = [pattern("fun", &rule.fun), pattern("tag", &rule.tag)];
-    patterns.into_iter().flatten().map(|(name, glob)| (name.to_owned(), glob)).collect::<Map<_, _>>().into()
-}
-
-fn bad(line: usize, at: &str, problem: String, accepted: &str) -> ValueError {
-    ValueError { line: Some(line), at: at.to_owned(), problem, accepted: Some(accepted.to_owned()) }
-}
-
-/// The entries of a mapping whose keys must be among `known`.
-fn entries<'a>(node: &'a ConfigNode, at: &str, known: &[&str]) -> Result<&'a [ConfigEntry], ValueError> {
-    let accepted = format!("give {}", known.join(", "));
-    let Value::Map(entries) = &node.value else {
-        let problem = format!("{} where keys are expected", node.value.noun());
-        return Err(bad(node.line, at, problem, &accepted));
-    };
-    match entries.iter().find(|entry| !known.contains(&entry.name.as_str())) {
-        Some(other) => {
-            Err(bad(other.line, &format!("{at}.{}", other.name), "unknown key".to_owned(), &accepted))
-        }
-        None => Ok(entries),
-    }
-}
-
-fn find<'a>(entries: &'a [ConfigEntry], name: &str) -> Option<&'a ConfigNode> {
-    entries.iter().find(|entry| entry.name == name).map(|entry| &entry.node)
-}
-
-fn class(node: &ConfigNode, at: &str) -> Result<ClassRules, ValueError> {
-    const NAME: &str = "give a name of lower-case letters, digits, - and _ that begins with a letter";
-    let keys = entries(node, at, &["name", "match", "keep"])?;
-    let place = format!("{at}.name");
-    let Some(name) = find(keys, "name") else {
-        return Err(bad(node.line, &place, "missing".to_owned(), NAME));
-    };
-    let name = match text(&name.value) {
-        Ok(text) if is_class_name(text) => text.to_owned(),
-        _ => {
-            let problem = format!("{} is not accepted", name.value.noun());
-            let accepted = format!("{NAME}, at most {CLASS_NAME_BYTES_MAX} bytes");
-            return Err(bad(name.line, &place, problem, &accepted));
-        }
-    };
-    let fixed = defaults().into_iter().find(|class| class.name == name);
-    let place = format!("{at}.match");
-    let rules = match (find(keys, "match"), &fixed) {
-        (Some(found), Some(_)) => {
-            let problem = format!("{name} contains the entries that match no other class");
-            return Err(bad(found.line, &place, problem, "leave `match` out"));
-        }
-        (None, Some(_)) => Vec::new(),
-        (Some(found), None) => rules(found, &place)?,
-        (None, None) => return Err(bad(node.line, &place, "missing".to_owned(), RULES)),
-    };
-    let place = format!("{at}.keep");
-    let keep = match (find(keys, "keep"), fixed) {
-        (Some(found), fixed) => keep(found, &place, fixed.map(|class| class.keep.age))?,
-        (None, Some(fixed)) => fixed.keep,
-        (None, None) => return Err(bad(node.line, &place, "missing".to_owned(), KEEP)),
-    };
-    Ok(ClassRules { name, rules, keep })
 }
 
 const RULES: &str = "give a list such as [{fun: saltutil.find_job}, {tag: \"salt/auth\"}]";
 const KEEP: &str = "give at least one of age, bytes and entries, such as {age: 7d}";
 
-fn rules(node: &ConfigNode, at: &str) -> Result<Vec<ClassRule>, ValueError> {
-    let problem = match &node.value {
-        Value::List(items) if (1..=CLASS_RULES_MAX).contains(&items.len()) => {
-            let rules = items.iter().enumerate().map(|(n, item)| rule(item, &format!("{at}[{n}]")));
-            return rules.collect();
-        }
-        Value::List(items) => format!("a list of {}", items.len()),
-        other => format!("{} is not accepted", other.noun()),
-    };
-    Err(bad(node.line, at, problem, &format!("{RULES}, of 1 to {CLASS_RULES_MAX}")))
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ClassFields {
+    name: Option<Of<ClassName>>,
+    #[serde(rename = "match", skip_serializing_if = "Option::is_none")]
+    rules: Option<Rules>,
+    keep: Option<Keyed<Limits>>,
 }
 
-fn rule(node: &ConfigNode, at: &str) -> Result<ClassRule, ValueError> {
-    let keys = entries(node, at, &["fun", "tag"])?;
-    let glob = |name: &str| {
-        let Some(found) = find(keys, name) else { return Ok(None) };
-        let glob = text(&found.value).map(|pattern| Some(Glob::new(pattern)));
-        glob.map_err(|unfit| bad(found.line, &format!("{at}.{name}"), unfit.problem, "give a glob"))
-    };
-    let rule = ClassRule { fun: glob("fun")?, tag: glob("tag")? };
-    if rule.fun.is_none() && rule.tag.is_none() {
-        return Err(bad(node.line, at, "it matches nothing".to_owned(), "give fun, tag, or both"));
+impl Mapping for ClassRules {
+    type Fields = ClassFields;
+
+    fn check(fields: ClassFields) -> Result<Self, Problem> {
+        let missing = |name: &str, accepted: &str| (format!("`{name}` is missing"), accepted.to_owned());
+        let name = fields.name.ok_or_else(|| missing("name", &format!("give {}", ClassName::accepts())))?.0;
+        let fixed = defaults().into_iter().find(|class| class.name == name);
+        let rules = match (fields.rules, &fixed) {
+            (Some(_), Some(_)) => {
+                let problem = format!("{name} contains the entries that match no other class");
+                return Err((problem, "leave `match` out".to_owned()));
+            }
+            (None, Some(_)) => Vec::new(),
+            (Some(rules), None) => rules.0,
+            (None, None) => return Err(missing("match", RULES)),
+        };
+        let keep = match (fields.keep, fixed) {
+            (Some(Keyed(keep)), fixed) => Keep {
+                age: keep.age.or(fixed.map(|class| class.keep.age)).unwrap_or(Age::Forever),
+                bytes: keep.bytes,
+                entries: keep.entries,
+            },
+            (None, Some(fixed)) => fixed.keep,
+            (None, None) => return Err(missing("keep", KEEP)),
+        };
+        Ok(Self { name, rules, keep })
     }
-    Ok(rule)
-}
 
-/// Reads the limits. Without `age`: `default_age`, else no limit by age.
-fn keep(node: &ConfigNode, at: &str, default_age: Option<Age>) -> Result<Keep, ValueError> {
-    let keys = entries(node, at, &["age", "bytes", "entries"])?;
-    if keys.is_empty() {
-        return Err(bad(node.line, at, "no limit given".to_owned(), KEEP));
-    }
-    let ages = format!(
-        "give a time from {} to {} such as 12h or 30d, or `salt` for the master's keep_jobs_seconds, or \
-         `forever`",
-        duration::show(KEEP_AGE_MIN),
-        duration::show(KEEP_AGE_MAX)
-    );
-    let sizes = "give a size from 1MiB: a number of bytes, or a number with KiB, MiB or GiB";
-    let age = limit(keys, at, "age", &ages, age)?.or(default_age).unwrap_or(Age::Forever);
-    let bytes = limit(keys, at, "bytes", sizes, |value| {
-        size::parse(text(value).ok()?).filter(|&bytes| bytes >= size::MIB)
-    })?;
-    let entries = limit(keys, at, "entries", "give a number from 1000", |value| {
-        text(value).ok()?.parse().ok().filter(|&entries| entries >= 1000)
-    })?;
-    Ok(Keep { age, bytes, entries })
-}
-
-fn limit<T>(
-    keys: &[ConfigEntry],
-    at: &str,
-    name: &str,
-    accepted: &str,
-    read: impl Fn(&Value) -> Option<T>,
-) -> Result<Option<T>, ValueError> {
-    let Some(found) = find(keys, name) else { return Ok(None) };
-    let refused = || {
-        let problem = format!("{} is not accepted", found.value.noun());
-        bad(found.line, &format!("{at}.{name}"), problem, accepted)
-    };
-    read(&found.value).map(Some).ok_or_else(refused)
-}
-
-fn age(value: &Value) -> Option<Age> {
-    match text(value).ok()? {
-        "forever" => Some(Age::Forever),
-        "salt" => Some(Age::Salt),
-        other => {
-            let fits = |length: &Duration| (KEEP_AGE_MIN..=KEEP_AGE_MAX).contains(length);
-            duration::parse(other).filter(fits).map(Age::For)
+    fn fields(&self) -> ClassFields {
+        let Keep { age, bytes, entries } = self.keep;
+        ClassFields {
+            name: Some(Of(self.name.clone())),
+            rules: (!self.rules.is_empty()).then(|| Rules(self.rules.clone())),
+            keep: Some(Keyed(Limits { age: Some(age), bytes, entries })),
         }
+    }
+}
+
+/// The items under `match`.
+struct Rules(Vec<ClassRule>);
+
+impl<'de> Deserialize<'de> for Rules {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let rules = list(deserializer, |_, rule: Keyed<ClassRule>| Ok(rule.0))?;
+        if (1..=CLASS_RULES_MAX).contains(&rules.len()) {
+            return Ok(Self(rules));
+        }
+        let accepted = format!("{RULES}, of 1 to {CLASS_RULES_MAX}");
+        Err(super::read::problem(&format!("a list of {}", rules.len()), &accepted))
+    }
+}
+
+impl Serialize for Rules {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        show(&self.0).serialize(serializer)
+    }
+}
+
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RuleFields {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fun: Option<Of<Glob>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tag: Option<Of<Glob>>,
+}
+
+impl Mapping for ClassRule {
+    type Fields = RuleFields;
+
+    fn check(RuleFields { fun, tag }: RuleFields) -> Result<Self, Problem> {
+        if fun.is_none() && tag.is_none() {
+            return Err(("it matches nothing".to_owned(), "give fun, tag, or both".to_owned()));
+        }
+        Ok(Self { fun: fun.map(|glob| glob.0), tag: tag.map(|glob| glob.0) })
+    }
+
+    fn fields(&self) -> RuleFields {
+        RuleFields { fun: self.fun.clone().map(Of), tag: self.tag.clone().map(Of) }
+    }
+}
+
+/// The limits under `keep`.
+#[derive(Clone, Copy)]
+pub(super) struct Limits {
+    age: Option<Age>,
+    bytes: Option<u64>,
+    entries: Option<u64>,
+}
+
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LimitFields {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    age: Option<Of<Age>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes: Option<Of<ByteSize<MIB, { u64::MAX }>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    entries: Option<Of<Entries>>,
+}
+
+impl Mapping for Limits {
+    type Fields = LimitFields;
+
+    fn check(LimitFields { age, bytes, entries }: LimitFields) -> Result<Self, Problem> {
+        if age.is_none() && bytes.is_none() && entries.is_none() {
+            return Err(("no limit given".to_owned(), KEEP.to_owned()));
+        }
+        let (bytes, entries) = (bytes.map(|bytes| bytes.0), entries.map(|entries| entries.0));
+        Ok(Self { age: age.map(|age| age.0), bytes, entries })
+    }
+
+    fn fields(&self) -> LimitFields {
+        LimitFields { age: self.age.map(Of), bytes: self.bytes.map(Of), entries: self.entries.map(Of) }
+    }
+}
+
+/// The name of a class.
+struct ClassName;
+
+impl Scalar for ClassName {
+    type Value = String;
+
+    fn accepts() -> String {
+        format!(
+            "a name of lower-case letters, digits, - and _ that begins with a letter, at most {CLASS_NAME_BYTES_MAX} bytes"
+        )
+    }
+
+    fn parse(text: &str) -> Result<String, String> {
+        if is_class_name(text) { Ok(text.to_owned()) } else { refused(text) }
+    }
+
+    fn show(name: &String) -> Json {
+        Json::from(name.as_str())
+    }
+}
+
+impl Scalar for Age {
+    type Value = Self;
+
+    fn accepts() -> String {
+        let (least, most) = (duration::show(KEEP_AGE_MIN), duration::show(KEEP_AGE_MAX));
+        format!(
+            "a time from {least} to {most} such as 12h or 30d, or `salt` for the master's keep_jobs_seconds, or `forever`"
+        )
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "forever" => Ok(Self::Forever),
+            "salt" => Ok(Self::Salt),
+            _ => {
+                let length =
+                    duration::parse(text).filter(|length| (KEEP_AGE_MIN..=KEEP_AGE_MAX).contains(length));
+                length.map_or_else(|| refused(text), |length| Ok(Self::For(length)))
+            }
+        }
+    }
+
+    fn show(age: &Self) -> Json {
+        Json::from(match age {
+            Self::Forever => "forever".to_owned(),
+            Self::Salt => "salt".to_owned(),
+            Self::For(length) => duration::show(*length),
+        })
+    }
+}
+
+/// A number of entries.
+struct Entries;
+
+impl Scalar for Entries {
+    type Value = u64;
+
+    fn accepts() -> String {
+        "a number from 1000".to_owned()
+    }
+
+    fn parse(text: &str) -> Result<u64, String> {
+        text.parse().ok().filter(|entries| *entries >= 1000).map_or_else(|| refused(text), Ok)
+    }
+
+    fn show(entries: &u64) -> Json {
+        Json::from(*entries)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::raw;
+    use std::time::Duration;
+
+    use crate::config::load::read_value;
+    use crate::config::{Config, size};
 
     fn read_text(text: &str) -> Result<Vec<ClassRules>, String> {
-        read(&raw::parse(text).unwrap().value).map_err(|bad| {
-            format!(
-                "{}{}: {}; {}",
-                bad.line.unwrap_or(0),
-                bad.at,
-                bad.problem,
-                bad.accepted.unwrap_or_default()
-            )
-        })
+        let mut config = Config::for_state_dir("/s", "/s/sock");
+        let read = read_value(&mut config, "store.classes", text);
+        read.map(|()| config.store.classes)
+            .map_err(|error| error.to_string()[1..].replace(": store.classes", ""))
     }
 
     #[test]
@@ -250,7 +281,7 @@ mod tests {
             "- {name: jobs, keep: {age: forever}}\n- {name: b-2, match: [{tag: '*'}], keep: {age: salt}}",
         ] {
             let classes = read_text(text).unwrap();
-            assert_eq!(read_text(&show(&classes).to_string()).unwrap(), classes, "{text}");
+            assert_eq!(read_text(&Setting::show(&classes).to_string()).unwrap(), classes, "{text}");
         }
     }
 
@@ -261,22 +292,22 @@ mod tests {
             assert!(error.starts_with(expected), "{text:?}: {error}");
         };
         check("x", "0: \"x\" is not accepted");
-        check("- 5", "1[0]: \"5\" where keys are expected; give name, match, keep");
-        check("- keep: {age: 1d}\n", "1[0].name: missing; give a name of lower-case");
+        check("- 5", "1[0]: \"5\" where keys are expected; give a list of classes");
+        check("- keep: {age: 1d}\n", "1[0]: `name` is missing; give a name of lower-case");
         check("- name: A\n", "1[0].name: \"A\" is not accepted; give a name of lower-case");
         check(
             "- name: jobs\n  match: []\n",
-            "2[0].match: jobs contains the entries that match no other class; leave",
+            "1[0]: jobs contains the entries that match no other class; leave",
         );
-        check("- name: a\n  keep: {age: 1d}\n", "1[0].match: missing; give a list such as");
+        check("- name: a\n  keep: {age: 1d}\n", "1[0]: `match` is missing; give a list such as");
         check("- name: a\n  match: []\n", "2[0].match: a list of 0; give a list such as");
         check("- name: a\n  match: [{}]\n", "2[0].match[0]: it matches nothing; give fun, tag, or both");
         check("- name: a\n  match:\n   - fn: x\n", "3[0].match[0].fn: unknown key; give fun, tag");
         check(
             "- name: a\n  match:\n   - fun: [x]\n",
-            "3[0].match[0].fun: a list is not accepted; give a glob",
+            "3[0].match[0].fun: a list or a mapping is not accepted",
         );
-        check("- name: a\n  match: [{fun: x}]\n", "1[0].keep: missing; give at least one of");
+        check("- name: a\n  match: [{fun: x}]\n", "1[0]: `keep` is missing; give at least one of");
         check("- name: jobs\n  keep: {}\n", "2[0].keep: no limit given; give at least one of");
         check("- name: jobs\n  keep: {days: 3}\n", "2[0].keep.days: unknown key; give age, bytes, entries");
         check(
@@ -290,9 +321,9 @@ mod tests {
             "2[0].keep.entries: \"5\" is not accepted; give a number",
         );
         let twice = "- {name: jobs, keep: {age: 1d}}\n- {name: jobs, keep: {age: 2d}}\n";
-        check(twice, "2[1].name: the class \"jobs\" appears twice; give each class one item");
+        check(twice, "2[1]: the class \"jobs\" appears twice; give each class one item");
         let one = |n| format!("- {{name: c{n}, match: [{{fun: x}}], keep: {{age: 1d}}}}\n");
         let many = (0..40).map(one).collect::<Vec<_>>().concat();
-        check(&many, "0: 40 classes; give at most");
+        check(&many, &format!("{}[{CLASSES_MAX}]: too many classes; give at most", CLASSES_MAX + 1));
     }
 }

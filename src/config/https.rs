@@ -3,11 +3,6 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use serde_json::Value as Json;
-
-use super::keys::{ValueError, refused, text};
-use super::raw::Value;
-
 /// Salt's default for a master's `pki_dir`.
 pub(super) const PKI_DIR: &str = "/etc/salt/pki/master";
 
@@ -50,7 +45,7 @@ pub enum MinionsRead {
 }
 
 impl MinionsRead {
-    const ALL: [Self; 3] = [Self::None, Self::Own, Self::All];
+    pub(super) const ALL: [Self; 3] = [Self::None, Self::Own, Self::All];
 
     /// The name in the configuration.
     pub fn name(self) -> &'static str {
@@ -60,17 +55,4 @@ impl MinionsRead {
             Self::All => "all",
         }
     }
-}
-
-pub(super) fn address(value: &Value) -> Result<Option<SocketAddr>, ValueError> {
-    text(value)?.parse().map(Some).or_else(|_| refused(value))
-}
-
-pub(super) fn show_address(address: Option<SocketAddr>) -> Json {
-    address.map_or(Json::Null, |address| Json::from(address.to_string()))
-}
-
-pub(super) fn minions_read(value: &Value) -> Result<MinionsRead, ValueError> {
-    let name = text(value)?;
-    MinionsRead::ALL.into_iter().find(|read| read.name() == name).map_or_else(|| refused(value), Ok)
 }

@@ -4,10 +4,10 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use serde_json::{Value as Json, json};
+
 use super::environment::{ENV_LOG, ENV_SOCKET, ENV_STATE_DIR, SYSTEM_SOCKET};
-use super::keys::{self, ValueError};
-use super::raw::{self, ConfigEntry, ConfigNode, Value};
-use super::{Config, ConfigError, Environment, Origin};
+use super::{Config, ConfigError, Environment, Origin, read};
 use crate::limits;
 
 /// Settings from the command line.
@@ -106,27 +106,22 @@ fn merged(given: &CliOverrides, environment: &Environment) -> Result<Config, Con
         }
     }
     let environment = [
-        ("state_dir", ENV_STATE_DIR, environment.state_dir.as_deref().map(path_value)),
-        ("socket", ENV_SOCKET, environment.socket.as_deref().map(path_value)),
-        ("log.level", ENV_LOG, environment.log_level.clone().map(Value::Text)),
+        ("state_dir", ENV_STATE_DIR, environment.state_dir.as_deref().map(absolute)),
+        ("socket", ENV_SOCKET, environment.socket.as_deref().map(absolute)),
+        ("log.level", ENV_LOG, environment.log_level.clone().map(Json::from)),
     ];
     for (name, variable, value) in environment {
-        if let Some(value) = value {
-            set(&mut config, name, &value, &Origin::Environment(variable))?;
-        }
+        set(&mut config, name, value, &Origin::Environment(variable))?;
     }
-    let buses =
-        given.bus.iter().map(|path| ConfigNode { line: 0, value: path_value(path) }).collect::<Vec<_>>();
+    let buses = given.bus.iter().map(|path| absolute(path)).collect::<Vec<_>>();
     let flags = [
-        ("state_dir", "--state-dir", given.state_dir.as_deref().map(path_value)),
-        ("socket", "--socket", given.socket.as_deref().map(path_value)),
-        ("bus", "--bus", (!buses.is_empty()).then_some(Value::List(buses))),
-        ("log.level", "--log-level", given.log_level.clone().map(Value::Text)),
+        ("state_dir", "--state-dir", given.state_dir.as_deref().map(absolute)),
+        ("socket", "--socket", given.socket.as_deref().map(absolute)),
+        ("bus", "--bus", (!buses.is_empty()).then_some(Json::from(buses))),
+        ("log.level", "--log-level", given.log_level.clone().map(Json::from)),
     ];
     for (name, flag, value) in flags {
-        if let Some(value) = value {
-            set(&mut config, name, &value, &Origin::Flag(flag))?;
-        }
+        set(&mut config, name, value, &Origin::Flag(flag))?;
     }
     Ok(config)
 }
@@ -137,97 +132,41 @@ fn default_socket(config: &mut Config, environment: &Environment) -> Result<(), 
     }
     let path = environment.default_socket()?;
     // Set like any other value, to check its length; the origin stays the default.
-    set(config, "socket", &path_value(&path), &Origin::Default)
+    set(config, "socket", Some(absolute(&path)), &Origin::Default)
 }
 
 /// Makes a path of the command line or the environment absolute, from the working directory. A path that is not UTF-8
 /// becomes null, which is rejected: the file could not express it either.
-fn path_value(path: &Path) -> Value {
+fn absolute(path: &Path) -> Json {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    absolute.to_str().map_or(Value::Null, |path| Value::Text(path.to_owned()))
+    absolute.to_str().map_or(Json::Null, Json::from)
 }
 
-fn set(config: &mut Config, name: &str, value: &Value, origin: &Origin) -> Result<(), ConfigError> {
-    let Some(key) = keys::find(name) else {
-        return Err(unknown(origin.clone(), name));
-    };
-    (key.set)(config, value).map_err(|ValueError { line, at, problem, accepted }| {
-        let origin = match (origin, line) {
-            (Origin::File { path, .. }, Some(line)) => Origin::File { path: path.clone(), line },
-            _ => origin.clone(),
-        };
-        let accepted = accepted.unwrap_or_else(|| format!("give {}", key.accepts));
-        ConfigError { origin, key: format!("{name}{at}"), problem, accepted }
-    })?;
-    config.origins.insert(key.name, origin.clone());
-    Ok(())
-}
-
-fn unknown(origin: Origin, name: &str) -> ConfigError {
-    ConfigError {
-        origin,
-        key: name.to_owned(),
-        problem: "unknown key".to_owned(),
-        accepted: format!("the nearest known key is {}", keys::nearest(name)),
-    }
+/// Sets a key like a line of a file: JSON is YAML.
+fn set(config: &mut Config, name: &str, value: Option<Json>, origin: &Origin) -> Result<(), ConfigError> {
+    value
+        .map_or(Ok(()), |value| read::apply(config, &json!({ name: value }).to_string(), &|_| origin.clone()))
 }
 
 fn read_file(config: &mut Config, path: &Path) -> Result<(), ConfigError> {
     let at = |line: usize| Origin::File { path: path.to_owned(), line };
-    let bad = |line: usize, problem: String| ConfigError {
-        origin: at(line),
+    let text = read_text(path).map_err(|problem| ConfigError {
+        origin: at(1),
         key: String::new(),
         problem,
         accepted: String::new(),
-    };
-    let text = read_text(path).map_err(|problem| bad(1, problem))?;
-    let node = raw::parse(&text).map_err(|error| bad(error.line, error.problem))?;
-    match node.value {
-        Value::Null => Ok(()),
-        Value::Map(entries) => {
-            entries.iter().try_for_each(|entry| apply(config, "", entry, &|line| at(line)))
-        }
-        other => Err(bad(node.line, format!("{} where keys are expected", other.noun()))),
-    }
+    })?;
+    read::apply(config, &text, &at)
 }
 
-/// Applies one entry, or the entries of a section.
-fn apply(
-    config: &mut Config,
-    prefix: &str,
-    entry: &ConfigEntry,
-    at: &dyn Fn(usize) -> Origin,
-) -> Result<(), ConfigError> {
-    let name = format!("{prefix}{}", entry.name);
-    if keys::find(&name).is_some() {
-        if matches!(config.origin(&name), Origin::File { .. }) {
-            // Once in its section and once by its dotted name; the parser sees two different keys.
-            return Err(ConfigError {
-                origin: at(entry.line),
-                key: name,
-                problem: "duplicate key".to_owned(),
-                accepted: "give it once".to_owned(),
-            });
-        }
-        return set(config, &name, &entry.node.value, &at(entry.line));
-    }
-    if !keys::is_section(&name) {
-        return Err(unknown(at(entry.line), &name));
-    }
-    match &entry.node.value {
-        // A section with all keys commented out.
-        Value::Null => Ok(()),
-        Value::Map(entries) => {
-            let prefix = format!("{name}.");
-            entries.iter().try_for_each(|entry| apply(config, &prefix, entry, at))
-        }
-        other => Err(ConfigError {
-            origin: at(entry.node.line),
-            key: name.clone(),
-            problem: format!("{} where keys are expected", other.noun()),
-            accepted: format!("give {}", keys::under(&name)),
-        }),
-    }
+/// Reads one value, as YAML.
+#[cfg(test)]
+pub(super) fn read_value(config: &mut Config, name: &str, yaml: &str) -> Result<(), ConfigError> {
+    let indented = yaml.replace('\n', "\n  ");
+    read::apply(config, &format!("{name}:\n  {indented}\n"), &|line| Origin::File {
+        path: PathBuf::new(),
+        line: line.saturating_sub(1),
+    })
 }
 
 fn read_text(path: &Path) -> Result<String, String> {
@@ -352,7 +291,7 @@ mod tests {
         );
         assert_eq!(
             problem("bus:\n  - /a\n  - b\n"),
-            "c.yaml:3: bus: \"b\" is not accepted; give a list of absolute paths of directories"
+            "c.yaml:3: bus[1]: \"b\" is not accepted; give a list of absolute paths of directories"
         );
         assert_eq!(
             problem("log: info\n"),

@@ -16,13 +16,13 @@ mod https;
 mod keys;
 mod load;
 pub mod python_glob;
-mod raw;
 mod reactor;
-mod reactor_keys;
+mod read;
 mod render;
 mod rules;
 pub mod salt_master;
 mod size;
+mod value;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -30,6 +30,17 @@ pub enum RuleOrder {
     None,
 }
 
+impl RuleOrder {
+    /// The name in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Rule => "rule",
+            Self::Minion => "minion",
+            Self::None => "none",
+        }
+    }
+}
+
 /// Limits of runners and wheel functions in flight on the master: its `reactor_worker_threads` and `reactor_worker_hwm`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunnerLimits {
