@@ -1,5 +1,6 @@
 //! Reads a YAML text into a [`Config`], and turns errors of serde into [`ConfigError`]s with line, key and accepted values.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -27,13 +28,19 @@ pub(super) fn apply(
         with_snippet: false,
     };
     let mut path = String::new();
-    let section = Section { config, at, prefix: String::new() };
+    let failed = RefCell::default();
+    let section = Section { config, at, prefix: String::new(), failed: &failed };
     let read = serde_saphyr::with_deserializer_from_str_with_options(text, options, |yaml| {
         let mut track = serde_path_to_error::Track::new();
         let read = section.deserialize(serde_path_to_error::Deserializer::new(yaml, &mut track));
         read.inspect_err(|_| path = track.path().to_string())
     });
-    read.map_err(|error| explain(&error, path, at))
+    read.map_err(|error| {
+        let name = failed.take();
+        // The path has no name for keys with a span: only its part below the key counts.
+        let below = path.find('[').and_then(|start| path.get(start..)).unwrap_or_default();
+        explain(&error, format!("{name}{below}"), at)
+    })
 }
 
 /// An error with a line: custom errors of serde have none.
@@ -41,9 +48,8 @@ pub(super) fn problem<E: serde::de::Error>(problem: &str, accepted: &str) -> E {
     E::invalid_value(Unexpected::Other(problem), &accepted)
 }
 
-fn explain(error: &YamlError, path: String, at: &dyn Fn(usize) -> Origin) -> ConfigError {
+fn explain(error: &YamlError, key: String, at: &dyn Fn(usize) -> Origin) -> ConfigError {
     let line = error.location().map_or(1, |place| usize::try_from(place.line()).unwrap_or(usize::MAX));
-    let key = if path == "." { String::new() } else { path };
     let yaml = |problem: &str| (String::new(), problem.to_owned(), String::new());
     let (key, problem, accepted) = match error {
         YamlError::SerdeInvalidValue { unexpected, expected, .. } => {
@@ -102,6 +108,8 @@ struct Section<'a> {
     config: &'a mut Config,
     at: &'a dyn Fn(usize) -> Origin,
     prefix: String,
+    /// The full name of the key that was rejected.
+    failed: &'a RefCell<String>,
 }
 
 impl<'de> DeserializeSeed<'de> for Section<'_> {
@@ -125,29 +133,35 @@ impl<'de> Visitor<'de> for Section<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        let Self { config, at, prefix } = self;
+        let Self { config, at, prefix, failed } = self;
         while let Some(key) = map.next_key::<Spanned<String>>()? {
             let name = format!("{prefix}{}", key.value);
             let origin = at(usize::try_from(key.referenced.line()).unwrap_or(usize::MAX));
-            if let Some(key) = keys::find(&name) {
+            let read = if let Some(key) = keys::find(&name) {
                 // Once in its section and once by its dotted name; the parser sees two different keys.
                 if matches!((config.origin(&name), &origin), (Origin::File { .. }, Origin::File { .. })) {
-                    map.next_value_seed(Refuse("duplicate key", "give it once"))?;
+                    map.next_value_seed(Refuse("duplicate key", "give it once"))
+                } else {
+                    config.origins.insert(key.name, origin);
+                    keys::read(config, key.name, &mut map)
                 }
-                keys::read(config, key.name, &mut map)?;
-                config.origins.insert(key.name, origin);
             } else if keys::under(&name).is_empty() {
                 let nearest = format!("the nearest known key is {}", keys::nearest(&name));
-                map.next_value_seed(Refuse("unknown key", &nearest))?;
+                map.next_value_seed(Refuse("unknown key", &nearest))
             } else {
-                map.next_value_seed(Section { config: &mut *config, at, prefix: format!("{name}.") })?;
+                let prefix = format!("{name}.");
+                map.next_value_seed(Section { config: &mut *config, at, prefix, failed })
+            };
+            if read.is_err() && failed.borrow().is_empty() {
+                failed.replace(name);
             }
+            read?;
         }
         Ok(())
     }
 }
 
-/// Fails below a key, so that the error has its path.
+/// Rejects a key.
 struct Refuse<'a>(&'a str, &'a str);
 
 impl<'de> DeserializeSeed<'de> for Refuse<'_> {
