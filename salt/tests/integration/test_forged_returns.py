@@ -27,7 +27,7 @@ def seen(daemon, jid, minion, count):
 
 def test_a_forged_event_was_the_answer_of_a_minion_that_had_not_answered(lab, daemon, returners):
     lab.salt("*", "test.ping")
-    jid = lab.detached("*", "test.sleep", "20")
+    jid = lab.detached("*", "test.sleep", "30")
     for count, forge in enumerate((forge_from_minion, forge_from_runner), 1):
         forge(lab, jid, "lab-2")
         seen(daemon, jid, "lab-2", count)
@@ -41,7 +41,7 @@ def test_a_forged_event_was_the_answer_of_a_minion_that_had_not_answered(lab, da
     assert lab.run("jobs.lookup_jid", jid) == {}
     assert jid not in returners["saltcellar.get_fun"]("test.sleep").values()
     # The real return arrives and replaces the forged one.
-    eventually("both returns", lambda: daemon.returned(jid) == ["lab-1", "lab-2"], seconds=60)
+    eventually("both returns", lambda: daemon.returned(jid) == ["lab-1", "lab-2"], seconds=90)
     forge_from_minion(lab, jid, "lab-2")
     seen(daemon, jid, "lab-2", 3)
     assert lab.run("jobs.lookup_jid", jid) == {"lab-1": True, "lab-2": True}
