@@ -366,7 +366,7 @@ fn yaml_errors_contain_line_and_column() {
 
 /// Measures one event of Salt's benchmark file, from rendered text to low chunks.
 #[test]
-#[ignore = "fingerprints a measurement; run it in release"]
+#[ignore = "prints a measurement; run it in release"]
 fn speed_of_yaml_and_compile() {
     let text = "\nrefresh_pool_web1:\n  local.state.apply:\n    - tgt: 'haproxy*'\n    - args:\n      - mods: \
                 haproxy.refresh_pool\n      - pillar:\n          new_minion: web1\n\n";

@@ -28,7 +28,7 @@ const KEY: &[u8] = include_bytes!("../../../../tests/data/https/server.key");
 const MINION: &[u8] = include_bytes!("../../../../tests/data/https/minion-a.pem");
 const MINION_PUBLIC: &[u8] = include_bytes!("../../../../tests/data/https/minion-a.pub");
 
-/// Timeout of the source to open.
+/// Timeout until the listener is open.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Interval of requests that keep a connection alive while batches are signed.
@@ -83,7 +83,7 @@ fn name(n: u64) -> String {
     format!("minion-{n}")
 }
 
-/// Waits until the source is open, and returns its address.
+/// Waits until the listener is open, and returns its address.
 fn wait_until_open(subject: &Subject) -> anyhow::Result<SocketAddr> {
     let deadline = Instant::now() + TIMEOUT;
     loop {

@@ -16,7 +16,7 @@ use crate::api::client::Client;
 use crate::wire::msgpack::Writer;
 use crate::wire::zmtp::{SocketType, greeting, put_message, ready};
 
-/// Timeout of the source to open, and of the store to make progress.
+/// Timeout until the listener is open, and until the store makes progress.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Bytes of one write.
