@@ -1,4 +1,4 @@
-//! Time: the only module that reads the operating system's clocks.
+//! Time: the only module that reads the operating system's clocks, and all conversion of dates.
 //!
 //! Other code receives a [`Clock`], which tests control. An instant is a [`Micros`]:
 //! microseconds since 1970 UTC, the resolution of a jid and of Salt's `_stamp`.
@@ -6,6 +6,9 @@
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use jiff::SignedDuration;
+use jiff::civil::DateTime;
 
 /// A duration in microseconds.
 pub fn micros(span: Duration) -> i64 {
@@ -16,94 +19,39 @@ pub fn micros(span: Duration) -> i64 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Micros(pub i64);
 
-/// A UTC date and time of day.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Civil {
-    /// Year; 1970 to 9999 if it is from a jid.
-    pub year: i64,
-    /// Month, 1 to 12.
-    pub month: u32,
-    /// Day of the month, from 1.
-    pub day: u32,
-    /// Hour, 0 to 23.
-    pub hour: u32,
-    /// Minute, 0 to 59.
-    pub minute: u32,
-    /// Second, 0 to 59.
-    pub second: u32,
-    /// Microsecond, 0 to 999,999.
-    pub micros: u32,
-}
-
-const DAY: i64 = 86_400_000_000;
+const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
 
 impl Micros {
-    /// Splits the instant into its UTC date and time of day.
-    ///
-    /// The calendar arithmetic uses eras of 400 years that start in March
-    /// (H. Hinnant, "chrono-compatible low-level date algorithms").
-    pub fn civil(self) -> Civil {
-        let days = self.0.div_euclid(DAY);
-        let rest = self.0.rem_euclid(DAY);
-        let z = days + 719_468;
-        let era = z.div_euclid(146_097);
-        let doe = z.rem_euclid(146_097);
-        let yoe = (doe - doe / 1_460 + doe / 36_524 - doe / 146_096) / 365;
-        let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
-        let mp = (5 * doy + 2) / 153;
-        let month = if mp < 10 { mp + 3 } else { mp - 9 };
-        let small = |n: i64| u32::try_from(n).unwrap_or(0);
-        Civil {
-            year: yoe + era * 400 + i64::from(month <= 2),
-            month: small(month),
-            day: small(doy - (153 * mp + 2) / 5 + 1),
-            hour: small(rest / 3_600_000_000),
-            minute: small(rest / 60_000_000 % 60),
-            second: small(rest / 1_000_000 % 60),
-            micros: small(rest % 1_000_000),
-        }
+    /// The instant of a UTC `[year, month, day, hour, minute, second, microsecond]`; `None` if it does not exist. There are no leap seconds.
+    pub fn of_utc([year, month, day, hour, minute, second, micros]: [u32; 7]) -> Option<Self> {
+        let small = |n: u32| i8::try_from(n).ok();
+        let nanos = i32::try_from(micros.checked_mul(1_000)?).ok()?;
+        let (year, month, day) = (i16::try_from(year).ok()?, small(month)?, small(day)?);
+        let at = DateTime::new(year, month, day, small(hour)?, small(minute)?, small(second)?, nanos).ok()?;
+        i64::try_from(at.duration_since(EPOCH).as_micros()).ok().map(Self)
     }
 
-    /// `2026-11-21T05:47:28.123456Z`.
+    /// The UTC date and time; `None` outside of the years 0 to 9999.
+    pub fn utc(self) -> Option<DateTime> {
+        let at = EPOCH.checked_add(SignedDuration::from_micros(self.0)).ok();
+        at.filter(|at| at.year() >= 0)
+    }
+
+    /// `2026-11-21T05:47:28.123456Z`; the number of microseconds outside of the years 0 to 9999.
     pub fn iso(self) -> String {
-        let c = self.civil();
-        format!(
-            "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:06}Z",
-            c.year, c.month, c.day, c.hour, c.minute, c.second, c.micros
-        )
+        match self.utc() {
+            Some(at) => format!("{at:.6}Z"),
+            None => format!("{} microseconds since 1970", self.0),
+        }
     }
 }
 
-impl Civil {
-    /// The instant, or `None` for a date that does not exist.
-    pub fn micros_since_epoch(&self) -> Option<Micros> {
-        let leap = self.year % 4 == 0 && (self.year % 100 != 0 || self.year % 400 == 0);
-        let days_in_month = match self.month {
-            1 | 3 | 5 | 7 | 8 | 10 | 12 => 31,
-            4 | 6 | 9 | 11 => 30,
-            2 => 28 + u32::from(leap),
-            _ => return None,
-        };
-        let in_range = (1..=days_in_month).contains(&self.day)
-            && self.hour < 24
-            && self.minute < 60
-            && self.second < 60
-            && self.micros < 1_000_000
-            && (-100_000..=100_000).contains(&self.year);
-        if !in_range {
-            return None;
-        }
-        let y = self.year - i64::from(self.month <= 2);
-        let era = y.div_euclid(400);
-        let yoe = y.rem_euclid(400);
-        let month = i64::from(self.month);
-        let mp = if month > 2 { month - 3 } else { month + 9 };
-        let doy = (153 * mp + 2) / 5 + i64::from(self.day) - 1;
-        let doe = yoe * 365 + yoe / 4 - yoe / 100 + doy;
-        let days = era * 146_097 + doe - 719_468;
-        let seconds = i64::from(self.hour) * 3_600 + i64::from(self.minute) * 60 + i64::from(self.second);
-        Some(Micros(days * DAY + seconds * 1_000_000 + i64::from(self.micros)))
-    }
+/// The number in ASCII digits; `None` for other bytes, or out of range.
+pub fn digits(text: &[u8]) -> Option<u32> {
+    text.iter().try_fold(0_u32, |n, byte| {
+        let digit = byte.is_ascii_digit().then(|| u32::from(byte - b'0'))?;
+        n.checked_mul(10)?.checked_add(digit)
+    })
 }
 
 /// A source of time: the operating system, or a clock that a test controls.
@@ -170,30 +118,47 @@ mod tests {
 
     #[test]
     fn dates_round_trip_through_the_calendar() {
-        for (us, iso) in [
-            (0, "1970-01-01T00:00:00.000000Z"),
-            (951_782_400_000_000, "2000-02-29T00:00:00.000000Z"),
-            (1_795_230_637_359_479, "2026-11-21T03:10:37.359479Z"),
-            (253_402_300_799_999_999, "9999-12-31T23:59:59.999999Z"),
+        for (us, iso, fields) in [
+            (-62_167_219_200_000_000, "0000-01-01T00:00:00.000000Z", [0, 1, 1, 0, 0, 0, 0]),
+            (0, "1970-01-01T00:00:00.000000Z", [1970, 1, 1, 0, 0, 0, 0]),
+            (951_782_400_000_000, "2000-02-29T00:00:00.000000Z", [2000, 2, 29, 0, 0, 0, 0]),
+            (1_795_230_637_359_479, "2026-11-21T03:10:37.359479Z", [2026, 11, 21, 3, 10, 37, 359_479]),
+            (253_402_300_799_999_999, "9999-12-31T23:59:59.999999Z", [9999, 12, 31, 23, 59, 59, 999_999]),
         ] {
             assert_eq!(Micros(us).iso(), iso);
-            assert_eq!(Micros(us).civil().micros_since_epoch(), Some(Micros(us)));
+            assert_eq!(Micros::of_utc(fields), Some(Micros(us)));
         }
     }
 
     #[test]
-    fn every_day_of_some_centuries_goes_both_ways() {
-        for days in -200_000..200_000 {
-            let at = Micros(days * DAY + 1);
-            assert_eq!(at.civil().micros_since_epoch(), Some(at));
+    fn a_time_outside_of_the_calendar_is_a_number() {
+        for us in [i64::MIN, -62_167_219_200_000_001, 253_402_300_800_000_000, i64::MAX] {
+            assert_eq!(Micros(us).utc(), None);
+            assert_eq!(Micros(us).iso(), format!("{us} microseconds since 1970"));
         }
     }
 
     #[test]
     fn a_nonexistent_date_has_no_instant() {
-        let day = |month, day| Civil { year: 2026, month, day, hour: 0, minute: 0, second: 0, micros: 0 };
-        assert_eq!(day(2, 29).micros_since_epoch(), None);
-        assert_eq!(day(13, 1).micros_since_epoch(), None);
-        assert_eq!(day(4, 0).micros_since_epoch(), None);
+        for fields in [
+            [2026, 2, 29, 0, 0, 0, 0],
+            [2026, 13, 1, 0, 0, 0, 0],
+            [2026, 4, 0, 0, 0, 0, 0],
+            [2026, 1, 1, 24, 0, 0, 0],
+            [2026, 1, 1, 0, 0, 60, 0],
+            [2026, 1, 1, 0, 0, 0, 1_000_000],
+            [10_000, 1, 1, 0, 0, 0, 0],
+            [u32::MAX; 7],
+        ] {
+            assert_eq!(Micros::of_utc(fields), None, "{fields:?}");
+        }
+    }
+
+    #[test]
+    fn digits_are_ascii_and_in_range() {
+        assert_eq!(digits(b"0042"), Some(42));
+        for text in [&b"4x"[..], b"+4", b" 4", b"4294967296"] {
+            assert_eq!(digits(text), None, "{text:?}");
+        }
     }
 }

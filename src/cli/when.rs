@@ -1,11 +1,9 @@
 //! Times on the command line and in tables. All are UTC, held as microseconds since 1970.
 
-use crate::clock::{Civil, Clock, Micros};
+use crate::clock::{Clock, Micros, digits};
+use crate::config::parse_duration;
 
 use serde_json::Value as Json;
-
-const MICROS: i64 = 1_000_000;
-const DAY_S: i64 = 86_400;
 
 /// A time on the command line: an age such as `10m`, or a date.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,7 +13,8 @@ impl std::str::FromStr for When {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let ago = ago_s(text).and_then(|seconds| now_micros().checked_sub(seconds.checked_mul(MICROS)?));
+        let age = parse_duration(text).and_then(|age| i64::try_from(age.as_micros()).ok());
+        let ago = age.and_then(|age| now_micros().checked_sub(age));
         ago.or_else(|| date_micros(text)).map(Self).ok_or_else(|| {
             "expected an age (30s, 10m, 2h, 3d, 1w) or a date in UTC (2026-11-21, 2026-11-21T05:47, \
              2026-11-21T05:47:28.123)"
@@ -53,52 +52,24 @@ fn now_micros() -> i64 {
     Clock::real().now().0
 }
 
-/// Seconds in `30s`, `10m`, `2h`, `3d`, `1w`.
-pub(super) fn ago_s(text: &str) -> Option<i64> {
-    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
-    let factor = match unit {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3_600,
-        "d" => DAY_S,
-        "w" => 7 * DAY_S,
-        _ => return None,
-    };
-    number(digits)?.checked_mul(factor)
-}
-
-fn number(digits: &str) -> Option<i64> {
-    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
-}
-
 /// Parses `2026-11-21`, optionally followed by `T05:47`, `:28`, `.123456` and `Z`; a space may replace the `T`.
 pub(super) fn date_micros(text: &str) -> Option<i64> {
     let text = text.strip_suffix('Z').unwrap_or(text);
     let (date, time) = text.split_once(['T', ' ']).unwrap_or((text, "00:00"));
-    let mut date = date.split('-');
-    let (year, month, day) = (part(&mut date, 4)?, part(&mut date, 2)?, part(&mut date, 2)?);
     let (time, fraction) = time.split_once('.').unwrap_or((time, ""));
-    let mut time = time.split(':');
-    let (hour, minute) = (part(&mut time, 2)?, part(&mut time, 2)?);
-    let second = time.next().map_or(Some(0), |second| part(&mut std::iter::once(second), 2))?;
-    if date.next().is_some() || time.next().is_some() || fraction.len() > 6 {
+    let (mut date, mut time) = (date.split('-'), time.split(':'));
+    let (year, month, day) = (number(date.next(), 4)?, number(date.next(), 2)?, number(date.next(), 2)?);
+    let (hour, minute) = (number(time.next(), 2)?, number(time.next(), 2)?);
+    let second = number(time.next().or(Some("00")), 2)?;
+    let micros = number(Some(&format!("{fraction:0<6}")), 6)?;
+    if date.next().is_some() || time.next().is_some() {
         return None;
     }
-    let small = |n: i64| u32::try_from(n).ok();
-    let civil = Civil {
-        year,
-        month: small(month)?,
-        day: small(day)?,
-        hour: small(hour)?,
-        minute: small(minute)?,
-        second: small(second)?,
-        micros: small(number(&format!("{fraction:0<6}"))?)?,
-    };
-    civil.micros_since_epoch().map(|micros| micros.0)
+    Micros::of_utc([year, month, day, hour, minute, second, micros]).map(|at| at.0)
 }
 
-fn part<'a>(parts: &mut impl Iterator<Item = &'a str>, digits: usize) -> Option<i64> {
-    parts.next().filter(|part| part.len() == digits).and_then(number)
+fn number(text: Option<&str>, len: usize) -> Option<u32> {
+    text.filter(|text| text.len() == len).and_then(|text| digits(text.as_bytes()))
 }
 
 /// Converts the field `time` of a row from microseconds to ISO text.
@@ -168,6 +139,6 @@ mod tests {
     fn an_age_is_subtracted_from_now() {
         let When(then) = "2h".parse().unwrap();
         let age = now_micros() - then;
-        assert!((7_200 * MICROS..7_210 * MICROS).contains(&age), "{age}");
+        assert!((7_200_000_000..7_210_000_000).contains(&age), "{age}");
     }
 }

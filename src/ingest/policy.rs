@@ -20,10 +20,11 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use super::master_keys::MasterKeys;
 use super::redact::{Redacted, Redactor};
-use crate::clock::{Clock, Micros};
+use crate::clock::{Clock, Micros, digits};
 use crate::limits::{ENTRY_BYTES_MAX, SOURCE_LOG_INTERVAL, TAG_BYTES_MAX};
 use crate::metrics::Metrics;
 use crate::model::{Action, Entry, FilterRule, Fingerprints, Kind, RedactRule, Source, chained};
@@ -364,25 +365,10 @@ fn is_sampled(entry: &Entry<'_>, n: u32) -> bool {
 
 /// Whether a stamp (`2026-11-21T05:47:28.123456`) is within about a day of `at`. True for any other text.
 fn is_near(stamp: &[u8], at: Micros) -> bool {
-    const DAY: i64 = 86_400_000_000;
-    let number = |from: usize, to: usize| {
-        let digits = stamp.get(from..to)?;
-        digits.iter().try_fold(0_i64, |n, b| b.is_ascii_digit().then(|| n * 10 + i64::from(b - b'0')))
-    };
-    let (Some(year), Some(month), Some(day)) = (number(0, 4), number(5, 7), number(8, 10)) else {
-        return true;
-    };
-    let small = |n: i64| u32::try_from(n).unwrap_or(0);
-    let date = crate::clock::Civil {
-        year,
-        month: small(month),
-        day: small(day),
-        hour: 12,
-        minute: 0,
-        second: 0,
-        micros: 0,
-    };
-    date.micros_since_epoch().is_none_or(|noon| (noon.0 - at.0).abs() <= 2 * DAY - DAY / 2)
+    const OFF_MAX: Duration = Duration::from_secs(36 * 3_600);
+    let number = |from: usize, to: usize| digits(stamp.get(from..to)?);
+    let noon = || Micros::of_utc([number(0, 4)?, number(5, 7)?, number(8, 10)?, 12, 0, 0, 0]);
+    noon().is_none_or(|noon| Duration::from_micros(noon.0.abs_diff(at.0)) <= OFF_MAX)
 }
 
 /// A tag for a log line, shortened.

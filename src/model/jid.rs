@@ -6,7 +6,7 @@
 
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::clock::{Civil, Micros};
+use crate::clock::{Micros, digits};
 
 /// A fixed-size key for a jid that sorts by time.
 ///
@@ -58,12 +58,12 @@ impl JidKey {
 }
 
 /// A jid in Salt's format for an instant (`gen_jid` in `salt/utils/jid.py`).
+///
+/// For a time that [`Micros::utc`] cannot represent, it is a longer number, which contains no time.
 pub fn stamped_jid(at: Micros) -> String {
-    let c = at.civil();
-    format!(
-        "{:04}{:02}{:02}{:02}{:02}{:02}{:06}",
-        c.year, c.month, c.day, c.hour, c.minute, c.second, c.micros
-    )
+    let mut jid = at.iso();
+    jid.retain(|c| c.is_ascii_digit());
+    jid
 }
 
 /// Formats many jids faster: jids of the same second share their first digits.
@@ -99,33 +99,18 @@ impl JidSpeller {
 /// The time of a jid in Salt's format (`jid_to_time`): `2026, Nov 21 03:10:37.359479`; empty for a jid of
 /// another form.
 pub fn start_time(jid: &str) -> String {
-    const MONTHS: [&str; 12] =
-        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-    let Some(at) = JidKey::of(jid).time() else { return String::new() };
-    let c = at.civil();
-    let month = usize::try_from(c.month).ok().and_then(|m| MONTHS.get(m.checked_sub(1)?)).unwrap_or(&"");
-    format!(
-        "{:04}, {month} {:02} {:02}:{:02}:{:02}.{:06}",
-        c.year, c.day, c.hour, c.minute, c.second, c.micros
-    )
+    let at = JidKey::of(jid).time().and_then(Micros::utc);
+    at.map_or_else(String::new, |at| at.strftime("%Y, %b %d %H:%M:%S.%6f").to_string())
 }
 
 fn stamped(jid: &str) -> Option<JidKey> {
-    let digits = jid.get(..20)?;
-    if !digits.bytes().all(|b| b.is_ascii_digit()) {
+    let field = |from: usize, to: usize| digits(jid.as_bytes().get(from..to)?);
+    let (year, month, day) = (field(0, 4)?, field(4, 6)?, field(6, 8)?);
+    let (hour, minute, second) = (field(8, 10)?, field(10, 12)?, field(12, 14)?);
+    let at = Micros::of_utc([year, month, day, hour, minute, second, field(14, 20)?])?;
+    if at.0 < 0 {
         return None;
     }
-    let number = |from: usize, to: usize| digits.get(from..to)?.parse::<u32>().ok();
-    let civil = Civil {
-        year: i64::from(number(0, 4)?),
-        month: number(4, 6)?,
-        day: number(6, 8)?,
-        hour: number(8, 10)?,
-        minute: number(10, 12)?,
-        second: number(12, 14)?,
-        micros: number(14, 20)?,
-    };
-    let at = civil.micros_since_epoch().filter(|at| at.0 >= 0)?;
     let rest = jid.get(20..)?;
     if rest.is_empty() {
         return Some(JidKey::from_time(at, None));
@@ -152,6 +137,15 @@ mod tests {
         for at in [0, 1, 999_999, 1_000_000, 1_795_230_637_359_479, 1_795_230_637_000_001, 5] {
             assert_eq!(speller.spell(Micros(at)).as_slice(), stamped_jid(Micros(at)).as_bytes());
         }
+    }
+
+    #[test]
+    fn a_time_outside_of_the_calendar_makes_a_jid_without_time() {
+        for at in [i64::MIN, 253_402_300_800_000_000, i64::MAX].map(Micros) {
+            assert_eq!(JidKey::of(&stamped_jid(at)).time(), None);
+            JidSpeller::default().spell(at);
+        }
+        assert_eq!(stamped_jid(Micros(253_402_300_799_999_999)), "99991231235959999999");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! The daemon does not validate certificates; peers do. It reads the expiry for a timely
 //! warning.
 
-use crate::clock::Micros;
+use crate::clock::{Micros, digits};
 
 const INTEGER: u8 = 0x02;
 const BIT_STRING: u8 = 0x03;
@@ -75,32 +75,22 @@ pub fn not_after(certificate: &[u8]) -> Option<Micros> {
 
 /// A UTCTime `YYMMDDHHMMSSZ`, or a GeneralizedTime with a four-digit year.
 fn time(tag: u8, text: &[u8]) -> Option<Micros> {
-    let text = std::str::from_utf8(text).ok()?.strip_suffix('Z')?;
     let year_digits = match tag {
         UTC_TIME => 2,
         GENERALIZED_TIME => 4,
         _ => return None,
     };
-    if text.len() != year_digits + 10 || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+    let (year, rest) = text.strip_suffix(b"Z")?.split_at_checked(year_digits)?;
+    if rest.len() != 10 {
         return None;
     }
-    let (year, rest) = text.split_at_checked(year_digits)?;
-    let year: i64 = year.parse().ok()?;
-    let year = if year_digits == 4 { year } else { year + if year < 50 { 2000 } else { 1900 } };
-    let field = |at: usize| rest.get(at..at + 2)?.parse::<i64>().ok();
-    let (month, day) = (field(0)?, field(2)?);
-    if !(1..=12).contains(&month) || !(1..=31).contains(&day) {
-        return None;
-    }
-    let seconds = days(year, month, day) * 86_400 + field(4)? * 3600 + field(6)? * 60 + field(8)?;
-    Some(Micros(seconds * 1_000_000))
-}
-
-/// Days from 1970 to a date, in a calendar whose years start in March.
-fn days(year: i64, month: i64, day: i64) -> i64 {
-    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    let leaps = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
-    year * 365 + leaps + (month * 153 + 2) / 5 + day - 1 - 719_468
+    let year = match digits(year)? {
+        year if tag == GENERALIZED_TIME => year,
+        year if year < 50 => 2000 + year,
+        year => 1900 + year,
+    };
+    let field = |at: usize| digits(rest.get(at..at + 2)?);
+    Micros::of_utc([year, field(0)?, field(2)?, field(4)?, field(6)?, field(8)?, 0])
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ use std::borrow::Cow;
 use std::cmp::Ordering;
 
 use super::msgpack::{DecodeError, Head, Reader, Tail, Writer, number_at, value_len};
-use crate::clock::Civil;
+use crate::clock::{Micros, digits};
 use crate::limits::{ENVELOPE_DEPTH_MAX, MSGPACK_DEPTH_MAX, UNREADABLE_SHOWN_MAX};
 
 const EXT_TIMESTAMP: i8 = -1;
@@ -282,10 +282,7 @@ fn is_timestamp(data: &[u8]) -> bool {
 
 /// A date such as `20260203T04:05:06.000789`, as Salt's format with `strftime` yields it and `strptime` accepts it.
 fn is_date(data: &[u8]) -> bool {
-    let number = |from: usize, to: usize| {
-        let digits = data.get(from..to)?;
-        digits.iter().try_fold(0_u32, |n, b| b.is_ascii_digit().then(|| n * 10 + u32::from(b - b'0')))
-    };
+    let number = |from: usize, to: usize| digits(data.get(from..to)?);
     let signs = [(8, b'T'), (11, b':'), (14, b':'), (17, b'.')];
     if !(19..=24).contains(&data.len()) || !signs.iter().all(|(at, sign)| data.get(*at) == Some(sign)) {
         return false;
@@ -294,8 +291,7 @@ fn is_date(data: &[u8]) -> bool {
         let (year, month, day) = (number(0, 4)?, number(4, 6)?, number(6, 8)?);
         let (hour, minute, second) = (number(9, 11)?, number(12, 14)?, number(15, 17)?);
         let micros = number(18, data.len())?;
-        let date = Civil { year: i64::from(year), month, day, hour, minute, second, micros };
-        (year >= 1 && date.micros_since_epoch().is_some()).then_some(())
+        Micros::of_utc([year, month, day, hour, minute, second, micros]).filter(|_| year >= 1)
     };
     read().is_some()
 }

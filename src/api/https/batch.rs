@@ -22,7 +22,6 @@ use super::permits::{HttpsPermit, InFlight};
 use super::tls::sha256;
 use crate::api::call::{CallHandler, Caller, Ctx, find, signed_return};
 use crate::api::submit::submit;
-use crate::clock::Micros;
 use crate::config::MinionsRead;
 use crate::limits::{
     HTTPS_ANSWER_BYTES, HTTPS_ANSWERS_OF_ONE_BYTES, HTTPS_ASKING_MAX, HTTPS_BAD_LOG_INTERVAL,
@@ -274,8 +273,8 @@ impl Session {
         if u128::from(theirs.0.abs_diff(ours.0)) > HTTPS_CLOCK_OFF_MAX.as_micros() {
             let message = format!(
                 "the clock of minion {id} shows {}, the daemon's {}: the limit is {} s",
-                peer_time(theirs),
-                peer_time(ours),
+                theirs.iso(),
+                ours.iso(),
                 HTTPS_CLOCK_OFF_MAX.as_secs()
             );
             return Err(self.unproven("clock", &metrics.https_clocks_off, message));
@@ -545,11 +544,4 @@ impl Body {
             left -= bytes.len();
         }
     }
-}
-
-/// A time received from a peer, possibly outside of the calendar.
-fn peer_time(time: Micros) -> String {
-    /// The years 1 to 9999.
-    const CALENDAR: std::ops::Range<i64> = -62_135_596_800_000_000..253_402_300_800_000_000;
-    if CALENDAR.contains(&time.0) { time.iso() } else { format!("{} microseconds since 1970", time.0) }
 }

@@ -327,14 +327,17 @@ const JID_FIELDS: Fields = [0, 4, 6, 8, 10, 12, 14];
 const STAMP_FIELDS: Fields = [0, 5, 8, 11, 14, 17, 20];
 
 fn put_stamp(to: &mut [u8], time: Micros, fields: Fields) {
-    let c = time.civil();
-    let year = u64::try_from(c.year).unwrap_or(0);
-    let values = [year, c.month.into(), c.day.into(), c.hour.into(), c.minute.into(), c.second.into()];
+    let Some(at) = time.utc() else { return };
+    let [month, day, hour, minute, second] = [at.month(), at.day(), at.hour(), at.minute(), at.second()];
+    let values = [at.year(), month.into(), day.into(), hour.into(), minute.into(), second.into()];
     for ((at, value), digits) in fields.iter().zip(values).zip([4, 2, 2, 2, 2, 2]) {
-        put_decimal(to.get_mut(*at..at + digits).unwrap_or_default(), value);
+        put_decimal(to.get_mut(*at..at + digits).unwrap_or_default(), value.unsigned_abs().into());
     }
     let [.., micros] = fields;
-    put_decimal(to.get_mut(micros..micros + 6).unwrap_or_default(), c.micros.into());
+    put_decimal(
+        to.get_mut(micros..micros + 6).unwrap_or_default(),
+        time.0.rem_euclid(1_000_000).unsigned_abs(),
+    );
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use serde_json::{Map, Value as Json, json};
 use super::super::import::JSONL_VERSION;
 use super::super::output::OutputError;
 use super::super::progress::{Bar, Unit};
-use super::super::{Global, ask, when};
+use super::super::{Global, ask};
 use crate::api::client::{Client, args};
 use crate::clock::Micros;
 use crate::limits::RMPV_DEPTH_MAX;
@@ -154,10 +154,8 @@ fn line(entry: &Value) -> Json {
     };
     put("seq", to_json(&entry["seq"]));
     put("kind", Json::from(kind));
-    let at = entry["time"].as_i64().unwrap_or(0);
-    let iso = Micros(at).iso();
-    // Times beyond ISO 8601 are exported as numbers.
-    put("time", if when::date_micros(&iso) == Some(at) { Json::from(iso) } else { Json::from(at) });
+    let at = Micros(entry["time"].as_i64().unwrap_or(0));
+    put("time", if at.utc().is_some() { Json::from(at.iso()) } else { Json::from(at.0) });
     let on_bus = entry["on_bus"].as_bool() == Some(true);
     if on_bus || kind == "gap" {
         put("on_bus", Json::from(true));

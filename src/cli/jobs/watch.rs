@@ -14,6 +14,7 @@ use super::super::output::{Format, Output, plain};
 use super::super::when::{iso_in, short};
 use super::super::{Exit, Finding, Global, ask, finding};
 use super::{field, list_of, tgt, unknown};
+use crate::config::parse_duration;
 
 const EXAMPLES: &str = "\
 Exits once all expected minions have returned, or a runner has finished. A terminal shows a status line and the failed \
@@ -48,10 +49,7 @@ pub(in crate::cli) struct Args {
 }
 
 fn timeout(text: &str) -> Result<Duration, String> {
-    let seconds = super::super::when::ago_s(text).and_then(|seconds| u64::try_from(seconds).ok());
-    seconds
-        .map(Duration::from_secs)
-        .ok_or_else(|| "expected a duration such as 30s, 10m, 2h or 1d".to_owned())
+    parse_duration(text).ok_or_else(|| "expected a duration such as 30s, 10m, 2h or 1d".to_owned())
 }
 
 /// State of the job.
