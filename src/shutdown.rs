@@ -2,8 +2,10 @@
 //!
 //! `daemon::threads` defines the order in which threads stop.
 
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
 
 /// A shared request to stop. Clones share one state.
 #[derive(Debug, Clone, Default)]
@@ -17,23 +19,19 @@ impl Drain {
 
     /// Requests all threads to stop. Idempotent.
     pub fn stop(&self) {
-        *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *self.0.0.lock() = true;
         self.0.1.notify_all();
     }
 
     /// Whether a stop was requested.
     pub fn is_stopping(&self) -> bool {
-        *self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.0.0.lock()
     }
 
     /// Sleeps for `pause` or until a stop is requested; returns whether it was.
     pub fn wait(&self, pause: Duration) -> bool {
-        let asked = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (asked, _) = self
-            .0
-            .1
-            .wait_timeout_while(asked, pause, |asked| !*asked)
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut asked = self.0.0.lock();
+        self.0.1.wait_while_for(&mut asked, |asked| !*asked, pause);
         *asked
     }
 }

@@ -11,10 +11,10 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io::{self, ErrorKind};
 use std::pin::Pin;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::ready;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead as _, AsyncReadExt as _, ReadBuf};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::Notify;
@@ -112,13 +112,9 @@ impl<H> Answers<H> {
         Self { to, timeout, queue: Mutex::new(queue), came: Notify::new() }
     }
 
-    fn queue(&self) -> MutexGuard<'_, Queue<H>> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Sends an answer without waiting. `at_once` tries to write it directly. Dropped if the peer has disconnected.
     pub(super) fn send(&self, mut answer: Outgoing<H>, at_once: bool) {
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         if queue.closed {
             return;
         }
@@ -146,7 +142,7 @@ impl<H> Answers<H> {
             drop(held);
             let outcome = written.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()));
             if outcome.is_err() {
-                let mut queue = self.queue();
+                let mut queue = self.queue.lock();
                 queue.closed = true;
                 queue.waiting.clear();
                 return outcome;
@@ -156,7 +152,7 @@ impl<H> Answers<H> {
 
     /// Takes the queued answers as one buffer; the queue is busy until the next call.
     fn take(&self) -> Option<(Vec<u8>, Vec<H>)> {
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         let Some(first) = queue.waiting.pop_front() else {
             queue.busy = false;
             return None;
@@ -248,7 +244,7 @@ mod tests {
             answers.send(Outgoing { frame: vec![0], held: () }, false);
             assert!(writing.await.unwrap().is_err(), "the peer has disconnected");
             answers.send(Outgoing { frame: vec![0], held: () }, true);
-            assert!(answers.queue().waiting.is_empty(), "nothing is queued for it");
+            assert!(answers.queue.lock().waiting.is_empty(), "nothing is queued for it");
         });
     }
 

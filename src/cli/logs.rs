@@ -7,8 +7,8 @@
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use tracing_subscriber::EnvFilter;
 
 use super::output::{json_plain, plain};
@@ -124,7 +124,7 @@ impl<W: Write> Write for OneLine<W> {
 
 impl<W: Write> OneLine<W> {
     fn write_line(&mut self, text: &str) {
-        let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lost = self.lost.lock();
         let mut before = if lost.torn { "\n".to_owned() } else { String::new() };
         if lost.lines > 0 {
             let lines = lost.lines;
@@ -150,7 +150,9 @@ impl<W: Write> OneLine<W> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
 
     use super::*;
 
@@ -159,7 +161,7 @@ mod tests {
 
     impl Write for Kept {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().write(bytes)
+            self.0.lock().write(bytes)
         }
 
         fn flush(&mut self) -> io::Result<()> {
@@ -179,13 +181,13 @@ mod tests {
 
     impl Write for Full<'_> {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            let mut room = self.room.lock().unwrap();
+            let mut room = self.room.lock();
             let n = bytes.len().min(*room);
             if n == 0 {
                 return Err(io::ErrorKind::StorageFull.into());
             }
             *room -= n;
-            self.kept.lock().unwrap().extend(&bytes[..n]);
+            self.kept.lock().extend(&bytes[..n]);
             Ok(n)
         }
 
@@ -203,10 +205,10 @@ mod tests {
                 assert_eq!(line.write(text.as_bytes()).unwrap(), text.len());
             }
             line.flush().unwrap();
-            *room.lock().unwrap() = 1_000;
+            *room.lock() = 1_000;
             assert_eq!(line.write(b"fourth\n").unwrap(), 7);
             assert_eq!(line.write(b"fifth\n").unwrap(), 6);
-            let kept = String::from_utf8(kept.lock().unwrap().clone()).unwrap();
+            let kept = String::from_utf8(kept.lock().clone()).unwrap();
             let lines: Vec<&str> = kept.lines().collect();
             assert_eq!(
                 (lines[0], lines[1], &lines[3..]),
@@ -229,7 +231,7 @@ mod tests {
             LineForm::Text => tracing::subscriber::with_default(log.with_ansi(false).finish(), warn),
             LineForm::Coloured => tracing::subscriber::with_default(log.with_ansi(true).finish(), warn),
         }
-        String::from_utf8(kept.0.lock().unwrap().clone()).unwrap()
+        String::from_utf8(kept.0.lock().clone()).unwrap()
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! Integration of the reactor: built from the configuration of a master or minion, and rebuilt when that changes.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::SystemTime;
 
 use anyhow::{Context as _, bail};
+use parking_lot::RwLock;
 
 use super::signatures::Learner;
 use super::threads;
@@ -67,7 +68,7 @@ struct MasterTarget {
 
 impl MasterExecutor {
     fn target(&self) -> Option<MasterTarget> {
-        self.target.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.target.read().clone()
     }
 
     /// Fails if the master's event bus is disconnected. Without a bus the master is not running properly: it cannot publish a job or
@@ -103,7 +104,7 @@ impl MasterExecutor {
         };
         let (accepted, unsupported) = (built.accepted.clone(), built.unsupported.clone());
         let target = MasterTarget { master, accepted, unsupported };
-        *self.target.write().unwrap_or_else(PoisonError::into_inner) = Some(target);
+        *self.target.write() = Some(target);
     }
 }
 
@@ -161,7 +162,7 @@ impl Executor for MasterExecutor {
 
     fn caller(&self, fun: &str, args: &[Value], kwargs: &Value) -> Result<CallerReturn, CallerError> {
         let kwargs: Map = kwargs.as_map().cloned().unwrap_or_default();
-        let salt = self.callers.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let salt = self.callers.read().clone();
         let answer = salt.call(fun, args, &kwargs).map_err(|error| match error {
             SaltError::Absent(why) => CallerError::NotStarted(why),
             error @ SaltError::TooLong { .. } => CallerError::Failed(error.to_string()),
@@ -508,7 +509,7 @@ impl Reloader {
                 let runs_as = runs_as(&master);
                 if (&built.python, &runs_as) != (&self.python, &self.runs_as) {
                     let other = callers(built.python.as_ref(), &master, metrics);
-                    *self.executor.callers.write().unwrap_or_else(PoisonError::into_inner) = other;
+                    *self.executor.callers.write() = other;
                     (self.python, self.runs_as) = (built.python, runs_as);
                 }
                 self.config = config;

@@ -2,8 +2,10 @@
 //!
 //! Salt's Python, if available, answers without side effects. Otherwise a job of the master answers, which appears in its job list.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use crate::limits::{MASTER_TIMEOUT, REACTOR_SIGNATURES};
 use crate::master::{Answer, Call, Master, pack, read_signatures};
@@ -37,12 +39,12 @@ impl Learner {
 
     /// The signatures fetched so far.
     pub(super) fn known(&self) -> Option<Arc<Signatures>> {
-        self.learned.lock().unwrap_or_else(PoisonError::into_inner).table.clone()
+        self.learned.lock().table.clone()
     }
 
     /// Fetches the signatures, unless that was done recently. Blocks: one caller fetches, others wait for it.
     pub(super) fn learn(&self, salt: &dyn Salt, master: Option<&Master>) -> Option<Arc<Signatures>> {
-        let mut learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut learned = self.learned.lock();
         if learned.quiet_until.is_some_and(|until| Instant::now() < until) {
             return learned.table.clone();
         }

@@ -13,9 +13,9 @@ use std::io::Read as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::time::Instant;
+
+use parking_lot::Mutex;
 
 use super::gap::{Cause, Gap};
 use super::spill::{BusDependencies, Seen, Shared, SpillDrainer, SpillWriter, Waiting, dir_of};
@@ -51,12 +51,12 @@ pub struct BusMonitor(Arc<Mutex<BusStatus>>, Arc<Shared>);
 impl BusMonitor {
     /// A snapshot.
     pub fn status(&self) -> BusStatus {
-        let status = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let status = self.0.lock().clone();
         BusStatus { waiting: self.1.waiting(), refused: self.1.refused(), ..status }
     }
 
     fn change(&self, change: impl FnOnce(&mut BusStatus)) {
-        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        change(&mut self.0.lock());
     }
 }
 

@@ -18,8 +18,9 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use super::bus::BusMonitor;
 use crate::clock::Clock;
@@ -139,15 +140,14 @@ impl Firer {
         if target.published == Some(Framing::Len32) {
             return Ok(Framing::Len32);
         }
-        let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((identity, framing)) = known().get(&target.path)
+        if let Some((identity, framing)) = self.known.lock().get(&target.path)
             && *identity == target.identity
         {
             return Ok(*framing);
         }
         let framing = probe(target, &self.clock)?;
         tracing::info!(socket = %target.path.display(), framing = framing.name(), "detected the framing for firing events");
-        known().insert(target.path.clone(), (target.identity, framing));
+        self.known.lock().insert(target.path.clone(), (target.identity, framing));
         Ok(framing)
     }
 

@@ -12,7 +12,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, RwLock};
 
 use super::redact::{Redacted, Redactor};
 use crate::config::salt_master::{Role, SaltMaster, read_key};
@@ -151,11 +153,11 @@ impl MasterKeys {
 
     /// Reloads changed files.
     pub fn refresh(&self) {
-        let mut masters = self.masters.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut masters = self.masters.lock();
         for master in masters.iter_mut().filter(|master| master.has_changed()) {
             *master = Master::read(&master.conf_file, master.role, master.is_of_reactor);
         }
-        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut read = self.read.lock();
         let (mut unreadable, mut files) = (Vec::new(), Vec::new());
         for master in &*masters {
             match crate::config::salt_master::key_files(&master.cachedir) {
@@ -190,16 +192,16 @@ impl MasterKeys {
         }
         tracing::info!(keys = texts.len(), "loaded the masters' keys for redaction");
         let known = Arc::new(Known { texts, reactor, unreadable });
-        *self.known.write().unwrap_or_else(PoisonError::into_inner) = known;
+        *self.known.write() = known;
     }
 
     fn known(&self) -> Arc<Known> {
-        self.known.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.known.read().clone()
     }
 
     /// The entry without keys; `None` if it contains none.
     pub fn clean(&self, entry: &Entry<'_>) -> Option<Cleaned> {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known.read();
         let is_request = is_manage_tag(entry.tag);
         let has_text = known.texts.occur_in(entry.body);
         if !is_request && !has_text {

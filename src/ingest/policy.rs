@@ -18,9 +18,11 @@
 //! (an unknown jid ends `salt '*' test.ping` at once). Gap records bypass the policy.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use super::master_keys::MasterKeys;
 use super::redact::{Redacted, Redactor};
@@ -337,7 +339,7 @@ impl Policy {
     fn log(&self, about: &'static str, write: impl FnOnce()) {
         let now = self.clock.now();
         let pause = i64::try_from(SOURCE_LOG_INTERVAL.as_micros()).unwrap_or(i64::MAX);
-        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut logged = self.logged.lock();
         let due =
             logged.get(about).is_none_or(|last| (now.0 - last.0).unsigned_abs() >= pause.unsigned_abs());
         if due {

@@ -7,7 +7,8 @@ use std::fs::File;
 use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use super::{MasterAddress, MasterError};
 use crate::limits::MASTER_KEY_BYTES_MAX;
@@ -41,7 +42,7 @@ impl Key {
         };
         let found = std::fs::metadata(&self.path).map_err(|why| failed(why.to_string()))?;
         let identity = (found.dev(), found.ino(), found.size(), found.mtime(), found.mtime_nsec());
-        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut read = self.read.lock();
         if let Some((known, key)) = &*read
             && *known == identity
             && !anew

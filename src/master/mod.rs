@@ -18,8 +18,10 @@ pub mod pack;
 mod signatures;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 pub use answer::Answer;
 pub use call::{Call, Cmd};
@@ -193,7 +195,7 @@ impl Master {
 
     /// True if the master rejected the reactor's name under this key and accepted its own.
     fn is_own_name_only(&self, key: &str) -> bool {
-        self.own_name_only.lock().unwrap_or_else(PoisonError::into_inner).as_deref() == Some(key)
+        self.own_name_only.lock().as_deref() == Some(key)
     }
 
     fn use_own_name_only(&self, key: String) {
@@ -201,7 +203,7 @@ impl Master {
             place = %self.place, user = %self.place.user,
             "the master accepts runners and wheels under its own user's name only; their events do not show that they are reactions"
         );
-        *self.own_name_only.lock().unwrap_or_else(PoisonError::into_inner) = Some(key);
+        *self.own_name_only.lock() = Some(key);
     }
 
     /// Ensures that a connection is open, without sending a request.
@@ -222,7 +224,7 @@ impl Master {
     fn connected(&self, until: Instant) -> Result<Connection, MasterError> {
         let kept = loop {
             // The most recently used one is the most likely to be alive.
-            match self.idle().pop() {
+            match self.idle.lock().pop() {
                 Some(connection) if !connection.is_quiet() => {}
                 kept => break kept,
             }
@@ -236,14 +238,10 @@ impl Master {
     }
 
     fn keep(&self, connection: Connection) {
-        let mut idle = self.idle();
+        let mut idle = self.idle.lock();
         if idle.len() < MASTER_CONNECTIONS_KEPT {
             idle.push(connection);
         }
-    }
-
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -335,7 +335,7 @@ fn an_idle_connection_that_was_closed_is_not_reused() {
     let master = peer.master();
     master.ask(&ping(), "0", TIMEOUT).unwrap();
     let deadline = Instant::now() + TIMEOUT;
-    while master.idle().iter().any(Connection::is_quiet) {
+    while master.idle.lock().iter().any(Connection::is_quiet) {
         assert!(Instant::now() < deadline, "the peer did not close it");
     }
     master.ask(&ping(), "1", TIMEOUT).unwrap();
@@ -360,7 +360,7 @@ fn a_second_answer_to_one_request_is_not_used_for_the_next() {
     };
     assert_eq!(jid(master.ask(&ping(), "0", TIMEOUT)), "0");
     crate::testing::wait_for("the second answer", || {
-        (!master.idle().iter().any(Connection::is_quiet)).then_some(())
+        (!master.idle.lock().iter().any(Connection::is_quiet)).then_some(())
     });
     assert_eq!(jid(master.ask(&ping(), "1", TIMEOUT)), "1");
     assert_eq!(master.metrics.master_connects.get(), 2);

@@ -11,10 +11,11 @@ use std::fs::{self, Metadata};
 use std::io::Read as _;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use indexmap::IndexMap;
+use parking_lot::Mutex;
 
 use super::pipe::{self, RendererSettings, Stage};
 use super::salt::Salt;
@@ -332,7 +333,7 @@ impl Templates {
         notes: &mut Vec<Note>,
     ) -> Opened {
         let now = Instant::now();
-        let mut trusted = self.trusted.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut trusted = self.trusted.lock();
         if let Some((until, opened)) = trusted.get(reference)
             && now < *until
         {
@@ -354,7 +355,7 @@ impl Templates {
         let all_good = !opened.is_empty() && opened.iter().all(|(_, template)| good(template));
         let opened = Arc::new(opened);
         if all_good {
-            trusted = self.trusted.lock().unwrap_or_else(PoisonError::into_inner);
+            trusted = self.trusted.lock();
             if trusted.len() >= limits::REACTOR_TEMPLATES_MAX {
                 trusted.clear();
             }
@@ -377,22 +378,19 @@ impl Templates {
             return Err(does_not_exist());
         }
         let now = Fingerprint::from_metadata(&metadata);
-        let kept = self.lock().get(&found.source).filter(|kept| kept.fingerprint.is_unchanged(&now)).cloned();
+        let kept =
+            self.kept.lock().get(&found.source).filter(|kept| kept.fingerprint.is_unchanged(&now)).cloned();
         if let Some(kept) = kept {
             return kept.template;
         }
         let template = read(found, &now, settings);
-        let mut all = self.lock();
+        let mut all = self.kept.lock();
         // The cache is bounded; the oldest entry is dropped first.
         while all.len() >= limits::REACTOR_TEMPLATES_MAX && !all.contains_key(&found.source) {
             all.shift_remove_index(0);
         }
         all.insert(found.source.clone(), Kept { fingerprint: now, template: template.clone() });
         template
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, IndexMap<PathBuf, Kept>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

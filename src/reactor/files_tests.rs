@@ -78,7 +78,7 @@ fn a_saltenv_cannot_leave_the_directories_of_environments() {
         // Names of git branches may contain slashes.
         assert_eq!(resolve("salt://a.sls?saltenv=feature/x", "t", settings, &salt, &mut notes).len(), 1);
     }
-    assert_eq!(*salt.1.lock().unwrap(), [""; 0], "no fetch by Salt");
+    assert_eq!(*salt.1.lock(), [""; 0], "no fetch by Salt");
 }
 
 #[test]
@@ -211,7 +211,7 @@ impl Salt for Fetching {
     }
 
     fn fetch(&self, reference: &str) -> Result<Option<PathBuf>, SaltError> {
-        self.1.lock().unwrap().push(reference.to_owned());
+        self.1.lock().push(reference.to_owned());
         let name = reference.trim_start_matches("salt://").split('?').next().unwrap();
         Ok(Some(self.0.join(name)).filter(|path| path.is_file()))
     }
@@ -232,7 +232,7 @@ fn files_of_other_backends_are_fetched_or_cause_an_error() {
         let found = resolve(reference, "t", &settings, &salt, &mut notes);
         let source = found.first().map(|found| found.source.clone());
         assert_eq!(source, expected.map(|source| root.join(source)), "{reference}");
-        assert_eq!(std::mem::take(&mut *salt.1.lock().unwrap()), asked, "{reference}");
+        assert_eq!(std::mem::take(&mut *salt.1.lock()), asked, "{reference}");
         // Without Salt's Python there is an error, too.
         let without = resolve(reference, "t", &settings, &NoSalt, &mut notes);
         if !asked.is_empty() {

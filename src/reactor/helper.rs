@@ -13,9 +13,10 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex};
 use serde_json::{Value as Json, json};
 
 use super::encode::{decode, encode, encode_map};
@@ -218,9 +219,9 @@ impl Helper {
     /// An idle process, or a new one. Waits at the maximum number of processes.
     fn take_process(&self) -> Result<Process, SaltError> {
         let most = self.options.processes;
-        let pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pool = self.pool.lock();
         let full = |pool: &mut Pool| pool.idle.is_empty() && pool.count >= most;
-        let mut pool = self.freed.wait_while(pool, full).unwrap_or_else(PoisonError::into_inner);
+        self.freed.wait_while(&mut pool, full);
         while let Some(mut idle) = pool.idle.pop() {
             if !idle.has_ended() {
                 return Ok(idle);
@@ -236,7 +237,7 @@ impl Helper {
     }
 
     fn with_pool(&self, change: impl FnOnce(&mut Pool)) {
-        change(&mut self.pool.lock().unwrap_or_else(PoisonError::into_inner));
+        change(&mut self.pool.lock());
         self.freed.notify_one();
     }
 
@@ -334,8 +335,7 @@ impl Salt for Helper {
 
     fn fetch(&self, reference: &str) -> Result<Option<PathBuf>, SaltError> {
         let now = Instant::now();
-        let fetched = || self.fetched.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((until, path)) = fetched().get(reference)
+        if let Some((until, path)) = self.fetched.lock().get(reference)
             && now < *until
         {
             return Ok(Some(path.clone()));
@@ -344,7 +344,7 @@ impl Salt for Helper {
         let Some(path) = answer.get("path").and_then(Json::as_str).map(PathBuf::from) else {
             return Ok(None);
         };
-        let mut fetched = fetched();
+        let mut fetched = self.fetched.lock();
         if fetched.len() >= limits::REACTOR_TEMPLATES_MAX {
             fetched.clear();
         }

@@ -7,7 +7,9 @@
 //! Each event yields an [`Outcome`], for any data, rules and files. Where Salt's process dies, the outcome has an ERROR.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::{Mutex, RwLock};
 
 use super::dispatch::{self, Dispatch, DispatchSettings, REACTOR_USER};
 use super::files::{FileSettings, Templates};
@@ -125,50 +127,48 @@ impl Pipeline {
 
     /// Sets the known signatures of the master's own runners, and the function that fetches them on demand.
     pub fn set_signatures(&self, known: Option<Arc<Signatures>>, learn: Learn) {
-        *self.signatures.write().unwrap_or_else(PoisonError::into_inner) = known;
+        *self.signatures.write() = known;
         drop(self.learn.set(learn));
     }
 
     /// The signatures for a chunk; fetches those of the master for an unknown runner.
     fn signatures_for(&self, chunk: &Map) -> Option<Arc<Signatures>> {
-        let known = self.signatures.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let known = self.signatures.read().clone();
         let is_known = !dispatch::lacks_signature(chunk, known.as_deref().unwrap_or(Signatures::built_in()));
         let learn = self.learn.get().filter(|_| !is_known);
         let Some(learned) = learn.and_then(|learn| learn(&*self.salt)) else { return known };
-        *self.signatures.write().unwrap_or_else(PoisonError::into_inner) = Some(learned.clone());
+        *self.signatures.write() = Some(learned.clone());
         Some(learned)
     }
 
     /// Replaces the rules after a reload.
     pub fn set_rules(&self, reactor: &Value) {
-        *self.rules.write().unwrap_or_else(PoisonError::into_inner) = Source::new(reactor);
+        *self.rules.write() = Source::new(reactor);
     }
 
     /// Sets whether this reactor handles events.
     pub fn set_leader(&self, leader: bool) {
-        self.lock_managed().leader = Value::Bool(leader);
+        self.managed.lock().leader = Value::Bool(leader);
     }
 
     /// True if this reactor handles events.
     pub fn is_leader(&self) -> bool {
-        self.lock_managed().leader.truthy()
+        self.managed.lock().leader.truthy()
     }
 
     /// The current rules; an ERROR if their file cannot be read.
     pub fn rules(&self) -> Result<Arc<Rules>, Note> {
-        match &*self.rules.read().unwrap_or_else(PoisonError::into_inner) {
+        match &*self.rules.read() {
             Source::List(rules) => Ok(Arc::clone(rules)),
-            Source::File(file) => file.lock().unwrap_or_else(PoisonError::into_inner).rules(),
+            Source::File(file) => file.lock().rules(),
         }
     }
 
     /// The file of the rules, if they have their own.
     fn rules_file(&self) -> Location {
-        match &*self.rules.read().unwrap_or_else(PoisonError::into_inner) {
+        match &*self.rules.read() {
             Source::List(_) => Location::default(),
-            Source::File(file) => {
-                Location::file(file.lock().unwrap_or_else(PoisonError::into_inner).path.clone())
-            }
+            Source::File(file) => Location::file(file.lock().path.clone()),
         }
     }
 
@@ -197,8 +197,8 @@ impl Pipeline {
 
     /// Takes over the state of the pipeline that this one replaces: the leader, and the changes by `salt-run`.
     pub fn take_over(self: &Arc<Self>, from: &Self) {
-        let mut before = from.lock_managed();
-        let mut managed = self.lock_managed();
+        let mut before = from.managed.lock();
+        let mut managed = self.managed.lock();
         managed.leader = before.leader.clone();
         for (pattern, references) in before.changes.clone() {
             // A file with the same rules, or a separate file of rules, needs no change.
@@ -209,7 +209,7 @@ impl Pipeline {
 
     /// Calls `f` with the pipeline in use: this one, or the last of its successors. Blocks replacements meanwhile.
     fn manage<R>(&self, f: impl FnOnce(&Self, &mut Managed) -> R) -> R {
-        let mut managed = self.lock_managed();
+        let mut managed = self.managed.lock();
         match managed.successor.clone() {
             None => f(self, &mut managed),
             Some(successor) => {
@@ -217,10 +217,6 @@ impl Pipeline {
                 successor.manage(f)
             }
         }
-    }
-
-    fn lock_managed(&self) -> MutexGuard<'_, Managed> {
-        self.managed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds or deletes a rule; the result is whether anything changed.
@@ -247,7 +243,7 @@ impl Pipeline {
     }
 
     fn change_rules(&self, change: impl FnOnce(&Rules) -> Option<Rules>) -> Result<bool, Note> {
-        let mut source = self.rules.write().unwrap_or_else(PoisonError::into_inner);
+        let mut source = self.rules.write();
         match &*source {
             Source::List(rules) => match change(rules) {
                 Some(changed) => {
@@ -257,7 +253,7 @@ impl Pipeline {
                 None => Ok(false),
             },
             Source::File(file) => {
-                let path = &file.lock().unwrap_or_else(PoisonError::into_inner).path;
+                let path = &file.lock().path;
                 Err(Note::new(
                     NoteLevel::Error,
                     LOGGER,

@@ -1,7 +1,9 @@
 //! Access to Salt itself: its renderers for whole files, and the functions of `salt` in templates.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::functions::Functions;
 use super::outcome::{Outcome, Render, SaltCall};
@@ -140,8 +142,8 @@ impl Recorded {
 
     /// Moves calls and log records to the outcome, except when Salt renders the file again.
     pub(super) fn move_to(&self, out: &mut Outcome) {
-        out.notes.append(&mut self.notes.lock().unwrap_or_else(PoisonError::into_inner));
-        out.salt_calls.append(&mut self.calls.lock().unwrap_or_else(PoisonError::into_inner));
+        out.notes.append(&mut self.notes.lock());
+        out.salt_calls.append(&mut self.calls.lock());
     }
 }
 
@@ -153,8 +155,8 @@ impl SaltFunctions for Recorded {
         }
         let answer = functions.call(fun, args, kwargs, opts, grains)?;
         let result = answer.result.ok()?;
-        self.notes.lock().unwrap_or_else(PoisonError::into_inner).extend(answer.notes);
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner).push(SaltCall {
+        self.notes.lock().extend(answer.notes);
+        self.calls.lock().push(SaltCall {
             fun: fun.to_owned(),
             args: args.to_vec(),
             kwargs: kwargs.clone(),

@@ -50,7 +50,9 @@ pub mod write;
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::{Mutex, RwLock};
 
 pub use error::StoreError;
 pub use format::FORMAT_VERSION;
@@ -207,7 +209,7 @@ struct Shared {
 impl Shared {
     fn segments(&self, class: Class) -> Vec<Arc<segment::Segment>> {
         let list = self.segments.get(class.index());
-        list.map_or(Vec::new(), |list| list.read().unwrap_or_else(PoisonError::into_inner).clone())
+        list.map_or(Vec::new(), |list| list.read().clone())
     }
 
     /// The segments of all classes, by class: each may contain entries of a job.
@@ -217,14 +219,14 @@ impl Shared {
 
     fn add_segment(&self, segment: Arc<segment::Segment>) {
         if let Some(list) = self.segments.get(segment.class.index()) {
-            list.write().unwrap_or_else(PoisonError::into_inner).push(segment);
+            list.write().push(segment);
         }
     }
 
     /// Replaces a segment by its rewritten form.
     fn replace_segment(&self, old: &Arc<segment::Segment>, new: Arc<segment::Segment>) {
         if let Some(list) = self.segments.get(new.class.index()) {
-            let mut list = list.write().unwrap_or_else(PoisonError::into_inner);
+            let mut list = list.write();
             if let Some(place) = list.iter_mut().find(|segment| Arc::ptr_eq(segment, old)) {
                 *place = new;
             }
@@ -432,6 +434,7 @@ impl Store {
             broken: Vec::new(),
             limits: options.limits,
             unsynced_since: None,
+            in_use: false,
         };
         let writer = Arc::new(Mutex::new(writer));
         let ends = write::appender::Ends {

@@ -36,12 +36,12 @@ impl From<ZmtpError> for ZmtpCloseReason {
 
 /// Limits log lines about peers to one per [`ZMQ_LOG_INTERVAL`], because thousands of peers can have the same problem.
 #[derive(Debug, Default)]
-pub(super) struct LogThrottle(std::sync::Mutex<(Option<std::time::Instant>, u64)>);
+pub(super) struct LogThrottle(parking_lot::Mutex<(Option<std::time::Instant>, u64)>);
 
 impl LogThrottle {
     /// Counts an occurrence; returns the number since the last log line if another one is due.
     pub(super) fn is_time(&self) -> Option<u64> {
-        let mut state = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut state = self.0.lock();
         let (logged_at, times) = &mut *state;
         *times += 1;
         if logged_at.is_some_and(|at| at.elapsed() < ZMQ_LOG_INTERVAL) {

@@ -11,10 +11,11 @@
 //! then reconnects. Nothing is published twice: missed events are available in the archive.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Condvar, Mutex};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::net::unix::{ReadHalf, WriteHalf};
@@ -111,10 +112,6 @@ impl OutgoingBytes {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Events encoded for the wire.
 #[derive(Default)]
 struct Wave {
@@ -203,12 +200,10 @@ impl Follower {
             // Read before the log: events durable at the time of the stop are still published.
             let stopping = drain.is_stopping();
             let next = {
-                let subscribers = lock(&hub.subscribers);
-                let subscribers = if subscribers.list.is_empty() && !stopping {
-                    hub.came.wait_timeout(subscribers, STOP_CHECK).unwrap_or_else(PoisonError::into_inner).0
-                } else {
-                    subscribers
-                };
+                let mut subscribers = hub.subscribers.lock();
+                if subscribers.list.is_empty() && !stopping {
+                    hub.came.wait_for(&mut subscribers, STOP_CHECK);
+                }
                 if subscribers.list.is_empty() { None } else { Some(subscribers.next) }
             };
             let Some(next) = next else {
@@ -238,7 +233,7 @@ const READ_RETRY: Duration = Duration::from_secs(1);
 impl Queues {
     /// Queues bytes for a subscriber; false if there is no room.
     fn put(&self, subscriber: &Subscriber, bytes_out: OutgoingBytes) -> bool {
-        let mut queue = lock(&subscriber.queue);
+        let mut queue = subscriber.queue.lock();
         let len = bytes_out.bytes().len();
         let all = self.bytes.load(Ordering::Relaxed);
         let fits = queue.bytes + len <= ZMQ_QUEUE_BYTES
@@ -264,7 +259,7 @@ impl Hub {
         let mut wave = Wave::default();
         let after = self.store.follow(next, ZMQ_WAVE_BYTES, |event| wave.push(event.tag, event.body))?;
         let subscribers = {
-            let mut subscribers = lock(&self.subscribers);
+            let mut subscribers = self.subscribers.lock();
             // All subscribers may have been replaced while the log was read.
             if subscribers.next != next {
                 return Ok(true);
@@ -274,7 +269,7 @@ impl Hub {
         };
         let wave = Arc::new(wave);
         for subscriber in subscribers {
-            let bytes_out = wave.wanted_by(&lock(&subscriber.wants));
+            let bytes_out = wave.wanted_by(&subscriber.wants.lock());
             if let Some(bytes_out) = bytes_out {
                 self.offer(&subscriber, bytes_out);
             }
@@ -309,7 +304,7 @@ impl Hub {
     ) -> ZmtpCloseReason {
         let subscriber = Arc::new(Subscriber::default());
         {
-            let mut subscribers = lock(&self.subscribers);
+            let mut subscribers = self.subscribers.lock();
             if subscribers.list.is_empty() {
                 subscribers.next = self.store.durable();
             }
@@ -319,7 +314,7 @@ impl Hub {
         let (from, to) = stream.split();
         let ends = async {
             let _ = stop.wait_for(|stop| *stop).await;
-            lock(&subscriber.queue).ends = true;
+            subscriber.queue.lock().ends = true;
             subscriber.more.notify_one();
             tokio::time::sleep(ZMQ_STOP_TIMEOUT).await;
         };
@@ -332,8 +327,8 @@ impl Hub {
             close_reason = self.write(to, &subscriber) => (close_reason, false),
             () = ends => (ZmtpCloseReason::Gone, false),
         };
-        lock(&self.subscribers).list.retain(|other| !Arc::ptr_eq(other, &subscriber));
-        let mut queue = lock(&subscriber.queue);
+        self.subscribers.lock().list.retain(|other| !Arc::ptr_eq(other, &subscriber));
+        let mut queue = subscriber.queue.lock();
         queue.closed = true;
         queue.queued.clear();
         self.queues.bytes.fetch_sub(std::mem::take(&mut queue.bytes), Ordering::Relaxed);
@@ -383,13 +378,13 @@ impl Hub {
             };
             match command {
                 Command::Subscribe(prefix) => {
-                    if !lock(&subscriber.wants).add(prefix) {
+                    if !subscriber.wants.lock().add(prefix) {
                         return Err(ZmtpCloseReason::Error(
                             "too many subscriptions on one socket".to_owned(),
                         ));
                     }
                 }
-                Command::Cancel(prefix) => lock(&subscriber.wants).cancel(prefix),
+                Command::Cancel(prefix) => subscriber.wants.lock().cancel(prefix),
                 // With a full queue the peer is not reading anyway.
                 Command::Ping(context) => {
                     self.queues
@@ -405,7 +400,7 @@ impl Hub {
     async fn write(&self, mut to: WriteHalf<'_>, subscriber: &Subscriber) -> ZmtpCloseReason {
         loop {
             let bytes_out = {
-                let mut queue = lock(&subscriber.queue);
+                let mut queue = subscriber.queue.lock();
                 match queue.queued.pop_front() {
                     None if queue.ends => return ZmtpCloseReason::Gone,
                     bytes_out => bytes_out,
@@ -423,7 +418,7 @@ impl Hub {
                     return ZmtpCloseReason::Error("the subscriber did not read for too long".to_owned());
                 }
             }
-            let mut queue = lock(&subscriber.queue);
+            let mut queue = subscriber.queue.lock();
             queue.bytes = queue.bytes.saturating_sub(bytes_out.bytes().len());
             queue.events = queue.events.saturating_sub(bytes_out.events);
             self.queues.bytes.fetch_sub(bytes_out.bytes().len(), Ordering::Relaxed);

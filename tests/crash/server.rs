@@ -3,9 +3,10 @@
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{LazyLock, Mutex};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use saltcellar::clock::Clock;
 use saltcellar::wire::msgpack::{self, Writer, as_int, as_text};
 
@@ -184,7 +185,7 @@ impl Server {
             for (number, sender) in (0..).zip(senders) {
                 let (socket, mut random) = (&socket, Random::new(random.next()));
                 threads.push(scope.spawn(move || {
-                    let mut sender = sender.lock().unwrap();
+                    let mut sender = sender.lock();
                     let mut replayed = 0;
                     // The daemon's death ends it; only acknowledgements before that count.
                     let _ = send(seed, number, &mut sender, socket, &mut random, &mut replayed);
@@ -251,7 +252,7 @@ impl Server {
     fn check_jobs(&self) {
         let mut wire = Wire::connect(&self.socket()).unwrap();
         for (sender, state) in (0..).zip(&self.senders) {
-            let state = state.lock().unwrap();
+            let state = state.lock();
             if source(sender) == Source::Events {
                 continue;
             }
@@ -277,7 +278,7 @@ impl Server {
     pub(crate) fn acknowledged(&self) -> Vec<Name> {
         let mut names = Vec::new();
         for (sender, state) in (0..).zip(&self.senders) {
-            let state = state.lock().unwrap();
+            let state = state.lock();
             names.extend((0..state.next).filter(|n| state.was_acknowledged(*n)).map(|n| (sender, n)));
         }
         names

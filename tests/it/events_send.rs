@@ -59,16 +59,16 @@ impl FakeMaster {
         let pull = dir.join("master_event_pull.ipc");
         let puller = UnixListener::bind(&pull).unwrap();
         let (events, fired_events): (SyncSender<(String, Value)>, _) = sync_channel(1000);
-        let subscribers = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+        let subscribers = std::sync::Arc::new(parking_lot::Mutex::new(Vec::new()));
         let to = subscribers.clone();
-        spawn(move || publisher.incoming().flatten().for_each(|peer| to.lock().unwrap().push(peer)));
+        spawn(move || publisher.incoming().flatten().for_each(|peer| to.lock().push(peer)));
         spawn(move || {
             for mut peer in puller.incoming().flatten() {
                 let (events, subscribers) = (events.clone(), subscribers.clone());
                 spawn(move || {
                     cut(pulled, &mut peer, |body| {
                         let (tag, data) = split(body).unwrap();
-                        for subscriber in subscribers.lock().unwrap().iter_mut() {
+                        for subscriber in subscribers.lock().iter_mut() {
                             let _ = subscriber.write_all(&fired(published, tag, data));
                         }
                         let data = rmpv::decode::read_value(&mut &data[..]).unwrap();

@@ -4,8 +4,9 @@ use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::{Command, Output};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rmpv::Value;
 
 /// Answers a call, given its arguments.
@@ -48,7 +49,7 @@ impl FakeDaemon {
 
     /// The calls so far, with their arguments.
     pub(crate) fn requests(&self) -> Vec<(String, Value)> {
-        self.requests.lock().unwrap().clone()
+        self.requests.lock().clone()
     }
 }
 
@@ -92,7 +93,7 @@ fn serve(mut peer: UnixStream, call: &str, answer: &Answer, seen: &Mutex<Vec<(St
         let request = rmpv::decode::read_value(&mut body.as_slice()).unwrap();
         let [id, name, args] = request.as_array().unwrap().as_slice() else { panic!("{request}") };
         let name = name.as_str().unwrap();
-        seen.lock().unwrap().push((name.to_owned(), args.clone()));
+        seen.lock().push((name.to_owned(), args.clone()));
         let result = if name == call { answer(args) } else { Err(("unknown_call", "no such call")) };
         let (good, value) = match result {
             Ok(value) => (true, value),

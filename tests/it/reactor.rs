@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
 
+use parking_lot::Mutex;
 use rmpv::Value;
 use saltcellar::wire::zmtp::{self, Message, Splitter, ZmtpItem};
 
@@ -47,7 +48,7 @@ impl FakeMaster {
     }
 
     pub(crate) fn asked(&self) -> Vec<Asked> {
-        self.asked.lock().unwrap().clone()
+        self.asked.lock().clone()
     }
 
     pub(crate) fn wait(&self, count: usize) -> Vec<Asked> {
@@ -106,7 +107,7 @@ fn reply(load: &Value, seen: &Mutex<Vec<Asked>>, signature_calls: &AtomicU32) ->
     };
     let tag = text(first);
     let asked = (cmd.clone(), text(&load["fun"]), tag.clone(), jid.clone(), text(&load["user"]));
-    let mut seen = seen.lock().unwrap();
+    let mut seen = seen.lock();
     let times = seen.iter().filter(|(_, _, known, ..)| *known == tag).count();
     seen.push(asked);
     // The first few answers to these are unreadable.

@@ -7,11 +7,12 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use http_body_util::BodyExt as _;
 use hyper::body::{Bytes, Incoming};
+use parking_lot::Mutex;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use ring::signature::{RSA_PKCS1_2048_8192_SHA256, UnparsedPublicKey};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -83,7 +84,7 @@ impl Server {
     }
     /// The permits for batches in flight of one minion.
     fn batch_permits(&self, id: &str) -> Arc<Semaphore> {
-        let mut all = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.in_flight.lock();
         if let Some(permits) = all.get(id).and_then(Weak::upgrade) {
             return permits;
         }
@@ -94,7 +95,7 @@ impl Server {
 
     /// Removes the permits of a minion without batches in flight.
     fn remove_unused_permits(&self, id: &str) {
-        let mut all = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.in_flight.lock();
         if all.get(id).is_some_and(|permits| permits.strong_count() == 0) {
             all.remove(id);
         }
@@ -315,7 +316,7 @@ impl Session {
 
     /// Logs with an interval per kind, because anyone can send batches.
     fn log(&self, kind: &'static str, why: &str) {
-        let mut logged = self.server.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut logged = self.server.logged.lock();
         if logged.get(kind).is_none_or(|last| last.elapsed() >= HTTPS_BAD_LOG_INTERVAL) {
             logged.insert(kind, Instant::now());
             tracing::warn!(from = %self.from, why, "batch on the HTTPS source rejected");

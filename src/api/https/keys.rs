@@ -6,8 +6,9 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rustls::pki_types::SubjectPublicKeyInfoDer;
 use rustls::pki_types::pem::PemObject as _;
 
@@ -59,19 +60,19 @@ impl Keys {
         let identity = match FileIdentity::of(&path) {
             Ok(identity) => identity,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                self.known().remove(id);
+                self.known.lock().remove(id);
                 return Err(NoKey::NotAccepted { id: id.to_owned(), state: self.state(id) });
             }
             Err(error) => return Err(unreadable(&error)),
         };
-        if let Some((known, key)) = self.known().get(id)
+        if let Some((known, key)) = self.known.lock().get(id)
             && *known == identity
         {
             return Ok(key.clone());
         }
         let text = files::read(&path).map_err(|error| unreadable(&error))?;
         let key: PublicKey = public_key(&text).map_err(|why| unreadable(&why))?.into();
-        let mut known = self.known();
+        let mut known = self.known.lock();
         if known.len() >= HTTPS_KEYS_REMEMBERED {
             known.clear();
         }
@@ -82,10 +83,6 @@ impl Keys {
     fn state(&self, id: &str) -> &'static str {
         let found = NOT_ACCEPTED.iter().find(|(dir, _)| self.dir.join(dir).join(id).exists());
         found.map_or("unknown", |(_, state)| state)
-    }
-
-    fn known(&self) -> std::sync::MutexGuard<'_, HashMap<String, (FileIdentity, PublicKey)>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -23,8 +23,9 @@ mod write_timeout;
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
@@ -60,13 +61,13 @@ pub struct HttpsMonitor(Arc<Mutex<(HttpsStatus, Option<Arc<HttpsPermits>>)>>);
 impl HttpsMonitor {
     /// A snapshot.
     pub fn status(&self) -> HttpsStatus {
-        let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = self.0.lock();
         let peers = held.1.as_ref().map_or(0, |permits| permits.taken());
         HttpsStatus { peers, ..held.0.clone() }
     }
 
     fn set(&self, change: impl FnOnce(&mut HttpsStatus)) {
-        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner).0);
+        change(&mut self.0.lock().0);
     }
 }
 
@@ -83,7 +84,7 @@ pub async fn serve(
         return;
     };
     let permits = HttpsPermits::new(HTTPS_PEERS_MAX);
-    monitor.0.lock().unwrap_or_else(PoisonError::into_inner).1 = Some(permits.clone());
+    monitor.0.lock().1 = Some(permits.clone());
     let certificates = CertificateState {
         files: Files::new(certificate, key),
         current: None,

@@ -6,9 +6,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -98,7 +99,7 @@ impl HttpsPermits {
             permit
         } else {
             let leave = {
-                let mut queues = self.queues();
+                let mut queues = self.queues.lock();
                 let oldest = queues.unauthenticated.pop_first().map(|(_, leave)| leave);
                 oldest.or_else(|| queues.idle.pop_first().map(|(_, (_, leave))| leave))?
             };
@@ -107,7 +108,7 @@ impl HttpsPermits {
             timeout(EVICTION_TIME, self.free.clone().acquire_owned()).await.ok()?.ok()?
         };
         let leave = Arc::new(Notify::new());
-        let mut queues = self.queues();
+        let mut queues = self.queues.lock();
         let number = queues.number();
         queues.unauthenticated.insert(number, leave.clone());
         self.taken.fetch_add(1, Ordering::Relaxed);
@@ -125,16 +126,12 @@ impl HttpsPermits {
         let all = u32::try_from(self.all).unwrap_or(u32::MAX);
         let _ = timeout(wait, self.free.acquire_many(all)).await;
     }
-
-    fn queues(&self) -> MutexGuard<'_, Queues> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl HttpsPermit {
     /// Starts a batch with a valid signature. `None` if `signer` has too many connections, all of them busy.
     pub(super) fn begin(&self, signer: &str) -> Option<InFlight<'_>> {
-        let mut queues = self.permits.queues();
+        let mut queues = self.permits.queues.lock();
         match self.state() {
             PermitState::Unauthenticated { number, .. } => {
                 let count = queues.of_signer.get(signer).copied().unwrap_or(0);
@@ -174,17 +171,17 @@ impl HttpsPermit {
     }
 
     fn state(&self) -> PermitState {
-        *self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.state.lock()
     }
 
     fn set(&self, state: PermitState) {
-        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
+        *self.state.lock() = state;
     }
 }
 
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        let mut queues = self.0.permits.queues();
+        let mut queues = self.0.permits.queues.lock();
         let number = queues.number();
         let signer = self.0.signer.get().cloned().unwrap_or_default();
         queues.idle.insert(number, (signer, self.0.leave.clone()));
@@ -194,7 +191,7 @@ impl Drop for InFlight<'_> {
 
 impl Drop for HttpsPermit {
     fn drop(&mut self) {
-        let mut queues = self.permits.queues();
+        let mut queues = self.permits.queues.lock();
         match self.state() {
             PermitState::Unauthenticated { number, .. } => drop(queues.unauthenticated.remove(&number)),
             PermitState::Idle { number, .. } => drop(queues.idle.remove(&number)),
@@ -341,7 +338,7 @@ mod tests {
                 drop(connection);
                 drop(permits.take(no_eviction).await);
             }
-            let queues = permits.queues();
+            let queues = permits.queues.lock();
             assert!(
                 queues.unauthenticated.is_empty() && queues.idle.is_empty() && queues.of_signer.is_empty()
             );

@@ -5,11 +5,12 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
+use parking_lot::Mutex;
 use serde_json::json;
 
 use super::super::output::{Format, Output};
@@ -52,7 +53,7 @@ impl Executor for StoppedMaster {
         let minion = text(call.load.get("tgt"));
         let tag = text(call.load.get("arg").and_then(Value::as_list).and_then(|arg| arg.first()));
         let number = tag.strip_prefix("hot/").and_then(|n| n.parse().ok()).unwrap_or(0);
-        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut requests = self.requests.lock();
         requests.count += 1;
         let last = requests.last.insert(minion.clone(), number);
         if last.is_some_and(|last| last >= number) {
@@ -117,7 +118,7 @@ pub(super) fn run(out: &mut Output, root: &Path, events: u64, check: bool) -> an
         }))?,
     }
     out.flush()?;
-    let requests = master.requests.lock().unwrap_or_else(PoisonError::into_inner);
+    let requests = master.requests.lock();
     ensure!(
         requests.violations.is_empty(),
         "{} requests were repeated or out of order: {:?}",

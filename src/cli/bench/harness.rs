@@ -6,12 +6,13 @@ use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail, ensure};
+use parking_lot::Mutex;
 
 use crate::clock::Clock;
 use crate::config::salt_master::SaltMaster;
@@ -256,7 +257,7 @@ fn serve_client(mut stream: TcpStream, requests: &Mutex<Vec<(String, Instant)>>)
                 let load = message.second.and_then(|body| get(body, "load")).unwrap_or_default();
                 let text = |value: Option<&[u8]>| value.and_then(as_text).unwrap_or_default().to_owned();
                 let tag = text(get(load, "arg").and_then(|arg| elements(arg).next()));
-                requests.lock().unwrap_or_else(PoisonError::into_inner).push((tag, Instant::now()));
+                requests.lock().push((tag, Instant::now()));
                 let mut w = Writer::new();
                 w.map(1).str("load").map(3).str("jid").str(&text(get(load, "jid")));
                 w.str("minions").array(1).str("web1").str("missing").array(0);

@@ -5,10 +5,11 @@
 //! percentile by more than [`DELAY_MS`].
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
+use parking_lot::Mutex;
 use serde_json::{Value as Json, json};
 
 use super::super::output::{Format, Output};
@@ -58,7 +59,7 @@ impl Executor for TimedMaster {
     fn ask(&self, call: &Call, jid: &str, _timeout: Duration) -> Result<Answer, MasterError> {
         let tag = call.load.get("arg").and_then(Value::as_list).and_then(|arg| arg.first()?.as_str());
         match tag.and_then(|tag| tag.strip_prefix("hot/")?.parse().ok()) {
-            Some(n) => self.requests.lock().unwrap_or_else(PoisonError::into_inner).push((n, Instant::now())),
+            Some(n) => self.requests.lock().push((n, Instant::now())),
             None if self.other == OtherRule::Slow => std::thread::sleep(SLOW),
             None if self.other == OtherRule::Failing => {
                 let (place, why) = ("the benchmark".to_owned(), "a failing rule".to_owned());
@@ -134,7 +135,7 @@ fn measure(root: &Path, other: OtherRule, name: &str, rate: u32, time: Duration)
     let master = Arc::new(TimedMaster { other, requests: Mutex::default() });
     let executor = master.clone();
     let mut harness = Harness::start(&dir, rules, settings, Default::default(), |_| executor)?;
-    let count = || master.requests.lock().unwrap_or_else(PoisonError::into_inner).len();
+    let count = || master.requests.lock().len();
     // The first reaction compiles the template.
     harness.submit(&[("hot/0".to_owned(), "web0".to_owned())])?;
     harness.wait_until_done()?;
@@ -150,7 +151,7 @@ fn measure(root: &Path, other: OtherRule, name: &str, rate: u32, time: Duration)
     }
     harness.wait("the measured rule", |_| count() > events / ONE_OF)?;
     harness.stop();
-    let requests = master.requests.lock().unwrap_or_else(PoisonError::into_inner);
+    let requests = master.requests.lock();
     let mut took: Vec<f64> = requests
         .iter()
         .filter(|(n, _)| *n > 0)

@@ -5,7 +5,6 @@
 use std::fs::File;
 use std::io::Write as _;
 use std::path::Path;
-use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -121,7 +120,7 @@ fn measure(root: &Path, one_of: usize, rate: u32, time: Duration) -> anyhow::Res
     harness.wait_until_done()?;
     let cpu_us = (own_cpu_s()? - cpu) * 1e6 / events.max(1) as f64;
     harness.stop();
-    let requests = master.requests.lock().unwrap_or_else(PoisonError::into_inner);
+    let requests = master.requests.lock();
     let mut took: Vec<f64> = requests
         .iter()
         .filter_map(|(tag, at)| {

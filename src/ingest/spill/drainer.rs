@@ -77,7 +77,7 @@ impl SpillDrainer {
         shared.metrics.spill_reads_failed.add(found.failed);
         let last = found.last.map_or(0, |(number, _)| number);
         {
-            let mut state = shared.lock();
+            let mut state = shared.state.lock();
             state.next_number = last.max(number) + 1;
             state.on_disk = !disk.is_empty();
             state.disk = (disk.waiting(), disk.bytes());
@@ -101,7 +101,7 @@ impl SpillDrainer {
         }
         // After a truncation the number of lost events is unknown: the gap of this start begins before it.
         let until = if last > number || found.cut > 0 { found.last.map(|(_, at)| at) } else { until };
-        shared.lock().read_until = until;
+        shared.state.lock().read_until = until;
         Ok((Self::new(spill_writer, disk, fs, master_keys, bytes_max), Seen { known, until }))
     }
 
@@ -145,7 +145,7 @@ impl SpillDrainer {
             let moved = self.deliver();
             let spilled = self.spill();
             self.save_seen(false);
-            let state = self.shared.lock();
+            let mut state = self.shared.state.lock();
             if state.accepted != self.accepted || !state.closing {
                 (self.accepted, self.accepted_at) = (state.accepted, Instant::now());
             }
@@ -165,13 +165,13 @@ impl SpillDrainer {
                 () if !empty => Duration::from_millis(1),
                 () => STOP_CHECK,
             };
-            drop(self.shared.wait(state, pause));
+            self.shared.changed.wait_for(&mut state, pause);
         }
         self.save_seen(true);
     }
     /// Delivers as much as the intake has room for; returns whether there was progress.
     pub(super) fn deliver(&mut self) -> bool {
-        let stored = std::mem::take(&mut self.shared.lock().stored);
+        let stored = std::mem::take(&mut self.shared.state.lock().stored);
         let mut moved = !stored.is_empty();
         for file in stored {
             self.disk.stored(file);
@@ -179,7 +179,7 @@ impl SpillDrainer {
         self.requeue_rejected();
         loop {
             let shared = self.shared.clone();
-            let mut state = shared.lock();
+            let mut state = shared.state.lock();
             state.disk = (self.disk.waiting(), self.disk.bytes());
             if state.held && !self.may_retry(&state) {
                 return moved;
@@ -227,7 +227,7 @@ impl SpillDrainer {
     /// Requeues rejected batches once the store has answered all batches in flight.
     fn requeue_rejected(&mut self) {
         let shared = self.shared.clone();
-        let mut state = shared.lock();
+        let mut state = shared.state.lock();
         if state.flights.iter().any(|flight| flight.stored.is_none()) {
             return;
         }
@@ -315,7 +315,7 @@ impl SpillDrainer {
                 if let Some(Hole { lost, after }) = piece.hole {
                     let gap = Gap { begin: after, end: at, cause: Cause::Spill, lost };
                     let missing = lost.unwrap_or_default();
-                    let mut state = self.shared.lock();
+                    let mut state = self.shared.state.lock();
                     (state.lost, state.gaps) = (state.lost + missing, state.gaps + 1);
                     self.shared.metrics.bus_events_lost.add(missing);
                     count_gap(&self.shared, &gap);
@@ -334,7 +334,7 @@ impl SpillDrainer {
                 true
             }
             Ok(None) => {
-                let mut state = self.shared.lock();
+                let mut state = self.shared.state.lock();
                 state.on_disk = false;
                 state.disk = (self.disk.waiting(), self.disk.bytes());
                 true
@@ -355,7 +355,7 @@ impl SpillDrainer {
         let (mut wrote, mut emptying) = (false, false);
         loop {
             let pending_batch = {
-                let mut state = self.shared.lock();
+                let mut state = self.shared.state.lock();
                 let waits_long = || state.waiting.front().is_some_and(|p| p.since.elapsed() > SPILL_AFTER);
                 emptying |= state.waiting_bytes > SPILL_ABOVE_BYTES && (state.held || waits_long());
                 if !emptying || state.waiting.is_empty() {
@@ -372,7 +372,7 @@ impl SpillDrainer {
                 return wrote;
             }
             wrote = true;
-            let mut state = self.shared.lock();
+            let mut state = self.shared.state.lock();
             state.waiting.pop_front();
             state.waiting_bytes = state.waiting_bytes.saturating_sub(pending_batch.batch.footprint());
             state.disk = (self.disk.waiting(), self.disk.bytes());
@@ -417,7 +417,7 @@ impl SpillDrainer {
     /// Writes all events that the store did not accept before shutdown to disk.
     fn spill_all(&mut self) {
         let (old, new) = {
-            let mut state = self.shared.lock();
+            let mut state = self.shared.state.lock();
             let flights = std::mem::take(&mut state.flights);
             let unanswered = flights.into_iter().filter(|flight| flight.stored != Some(true));
             let old: Vec<PendingBatch> = unanswered
@@ -447,7 +447,7 @@ impl SpillDrainer {
             *(if self.write(pending_batch) { &mut kept } else { &mut lost }) += events;
         }
         self.shared.metrics.bus_events_lost.add(lost);
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         if let Some(first) = old
             .first()
             .map(|(_, first)| *first)
@@ -465,7 +465,7 @@ impl SpillDrainer {
     /// Records the safe position of the bus: periodically, and more often while a kill would lose events.
     fn save_seen(&mut self, now: bool) {
         let (seen, spilling) = {
-            let state = self.shared.lock();
+            let state = self.shared.state.lock();
             (state.safe(), state.on_disk)
         };
         let every = if spilling { STOP_CHECK } else { SEEN_INTERVAL };

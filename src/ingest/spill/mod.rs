@@ -29,8 +29,10 @@ mod tests;
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
 
 pub use self::drainer::{Seen, SpillDrainer, drain_orphaned_spills};
 use super::gap::{Cause, Gap};
@@ -164,17 +166,9 @@ pub struct Shared {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, SpillState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn wait<'a>(&self, state: MutexGuard<'a, SpillState>, pause: Duration) -> MutexGuard<'a, SpillState> {
-        self.changed.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner).0
-    }
-
     /// The amount of waiting and lost events.
     pub fn waiting(&self) -> Waiting {
-        let state = self.lock();
+        let state = self.state.lock();
         let (spilled_events, spilled_bytes) = state.disk;
         Waiting {
             events: state.events_in_memory(),
@@ -189,13 +183,13 @@ impl Shared {
 
     /// Why the store rejected the last batch; `None` once it accepts one again.
     pub fn refused(&self) -> Option<String> {
-        let state = self.lock();
+        let state = self.state.lock();
         state.held.then(|| state.reason.clone())
     }
 
     /// Records the store's answer to a batch in flight.
     fn answered(&self, flight: u64, outcome: Result<(), String>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let at = usize::try_from(flight.saturating_sub(state.first_flight)).unwrap_or(usize::MAX);
         let failed = outcome.is_err();
         if let Some(flight) = state.flights.get_mut(at) {
@@ -293,14 +287,14 @@ impl SpillWriter {
             return;
         }
         batch.shrink();
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         let wanted = batch.footprint();
         if state.waiting_bytes < BUS_MEMORY_BYTES / 2 {
             state.timeout = BUS_WAITS_MAX;
         }
         while !state.fits(wanted) && !state.timeout.is_zero() {
             let began = Instant::now();
-            state = self.shared.wait(state, Duration::from_millis(2));
+            self.shared.changed.wait_for(&mut state, Duration::from_millis(2));
             // A busy store that makes progress may set the pace.
             if state.accepted_at.is_none_or(|at| at.elapsed() > SPILL_AFTER) {
                 state.timeout = state.timeout.saturating_sub(began.elapsed());
@@ -319,19 +313,19 @@ impl SpillWriter {
 
     /// Accepts a gap in order with the events.
     pub fn push_gap(&self, gap: &Gap) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         self.take(&mut state, gap.batch(&self.shared.bus), gap.end);
         self.count_gap(&mut state, gap);
     }
 
     /// Sets the time up to which the bus has been read.
     pub fn read_until(&self, at: Micros) {
-        self.shared.lock().read_until = Some(at);
+        self.shared.state.lock().read_until = Some(at);
     }
 
     /// Marks the end of input.
     pub fn close(&self) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         if let Some(gap) = state.losing.take() {
             self.take(&mut state, gap.batch(&self.shared.bus), gap.end);
             self.count_gap(&mut state, &gap);

@@ -7,7 +7,7 @@ use super::queues::{QueueItem, RuleSet};
 use super::scheduler::{Slot, Task};
 use super::throttle::Admission;
 use super::worker::Step;
-use super::{Event, SeqNo, lock, micros};
+use super::{Event, SeqNo, micros};
 use crate::clock::Micros;
 use crate::limits::REACTOR_MASTER_RETRY;
 use crate::model::{ReactorSettings, RuleOptions};
@@ -24,7 +24,7 @@ impl Shared {
     ) {
         for (mut rules, options) in settings.groups(matched.to_vec()) {
             if resumed {
-                let checkpoint = lock(&self.checkpoint);
+                let checkpoint = self.checkpoint.lock();
                 rules.retain(|rule| !checkpoint.is_done(event.seq, rule));
             }
             if rules.is_empty() {
@@ -47,7 +47,7 @@ impl Shared {
         options: Arc<RuleOptions>,
         resumed: bool,
     ) -> Task {
-        let started = || lock(&self.checkpoint).open.progress(event.seq).started.clone();
+        let started = || self.checkpoint.lock().open.progress(event.seq).started.clone();
         let first = matched.iter().position(|rule| Some(rule) == rules.first());
         Task {
             started_calls: resumed.then(started).unwrap_or_default(),
@@ -97,7 +97,7 @@ impl Shared {
     ) -> Task {
         let matched = self.rules().matching(&event.tag);
         // Removed rules count as long as the event is open for them.
-        let opened = lock(&self.checkpoint).open.of(event.seq).map_or(0, |rule_count| rule_count as usize);
+        let opened = self.checkpoint.lock().open.of(event.seq).map_or(0, |rule_count| rule_count as usize);
         let task = self.task(event, rules.to_vec(), &matched, options, resumed);
         Task { rule_count: if resumed { task.rule_count } else { task.rule_count.max(opened) }, ..task }
     }
@@ -121,7 +121,7 @@ impl Shared {
             }
             return Err(Step::Done);
         }
-        let start = lock(&self.scheduler).start(&task, now);
+        let start = self.scheduler.lock().start(&task, now);
         match start {
             Admission::Now => Ok(task),
             Admission::At(at) => Err(Step::Throttled(task.into(), at)),
@@ -132,7 +132,7 @@ impl Shared {
 
     /// Queues a task.
     pub(super) fn offer(&self, task: Task) {
-        let skipped = lock(&self.scheduler).offer(task, self.clock.now());
+        let skipped = self.scheduler.lock().offer(task, self.clock.now());
         self.change.notify_one();
         if let Some((rules, item, why)) = skipped {
             self.skip_item(&rules, item, why);
@@ -161,6 +161,6 @@ impl Shared {
     pub(super) fn skip_deleted(&self, seq: SeqNo) {
         tracing::warn!(event = seq.0, "pending event was deleted from the log, reaction skipped");
         self.metrics.reactions_left_gone.add(1);
-        lock(&self.checkpoint).forget(seq);
+        self.checkpoint.lock().forget(seq);
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::announced::{self, Announced};
 use super::engine::Shared;
 use super::record::jobs_of;
-use super::{SeqNo, lock, micros};
+use super::{SeqNo, micros};
 use crate::clock::Micros;
 use crate::limits::{
     REACTOR_DEPTHS_MAX, REACTOR_DEPTHS_SEARCH, REACTOR_FOREIGN_CALL_GRACE, REACTOR_FOREIGN_CALL_TTL,
@@ -154,7 +154,7 @@ impl Shared {
     /// oldest open event.
     pub(super) fn restore_depths(&self) -> Result<HashMap<SeqNo, u32>, StoreError> {
         let (open, cursor) = {
-            let checkpoint = lock(&self.checkpoint);
+            let checkpoint = self.checkpoint.lock();
             let open: HashMap<u64, SeqNo> =
                 checkpoint.open.iter().map(|(seq, _)| (seq.0 % (1 << 32), seq)).collect();
             (open, checkpoint.cursor)
@@ -162,7 +162,7 @@ impl Shared {
         let oldest = open.values().min().copied().unwrap_or(cursor);
         let from = SeqNo(oldest.0.saturating_sub(REACTOR_DEPTHS_SEARCH).max(1));
         let mut depths = HashMap::new();
-        let mut job_depths = lock(&self.job_depths);
+        let mut job_depths = self.job_depths.lock();
         // Records first, because events caused by a runner may come before its record.
         let mut at = from;
         while at < cursor {

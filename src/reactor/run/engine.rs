@@ -1,9 +1,11 @@
 //! The reactor's threads and their shared state.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::checkpoint::Checkpoint;
 use super::checkpoint_file::{self, CheckpointFile, Update};
@@ -12,7 +14,7 @@ use super::record::{self, Record, option_of};
 use super::recorder::{Clean, Recorder};
 use super::scheduler::{Scheduler, Task};
 use super::starts::Starts;
-use super::{Event, Executor, RuleEngine, lock, micros};
+use super::{Event, Executor, RuleEngine, micros};
 use crate::clock::{Clock, Micros};
 use crate::limits::{
     LIST_ROWS_MAX, REACTOR_CHECKPOINT_INTERVAL, REACTOR_MODE_INTERVAL, REACTOR_SEARCH_BYTES,
@@ -220,7 +222,7 @@ impl Reactor {
 
 impl Shared {
     pub(super) fn rule_snapshot(&self) -> RuleSnapshot {
-        self.rule_snapshot.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.rule_snapshot.read().clone()
     }
 
     pub(super) fn rules(&self) -> Arc<dyn RuleEngine> {
@@ -231,7 +233,7 @@ impl Shared {
     pub(super) fn matching(&self, rules: &dyn RuleEngine, tag: &str, seq: SeqNo) -> Vec<Arc<str>> {
         let mut matched = rules.matching(tag);
         if !matched.is_empty() {
-            let checkpoint = lock(&self.checkpoint);
+            let checkpoint = self.checkpoint.lock();
             matched.retain(|rule| checkpoint.takes(rule, seq));
         }
         matched
@@ -249,7 +251,7 @@ impl Shared {
 
     /// Ignores calls of reactors for a while, because they may be our own without a known answer.
     pub(super) fn suspend_foreign_calls(&self) {
-        lock(&self.foreign_calls).suspend(self.clock.now());
+        self.foreign_calls.lock().suspend(self.clock.now());
     }
 
     /// Counts a skipped reaction.
@@ -272,7 +274,7 @@ impl Shared {
         // Salt's reactor has no throttles. A call that only Salt makes can be explained if the skipped reaction is rendered.
         if option_of(why).is_some() && task.skipped.is_none() && self.settings().shadow {
             task.skipped = Some(why);
-            lock(&self.scheduler).put(task);
+            self.scheduler.lock().put(task);
             self.change.notify_one();
             return;
         }
@@ -303,8 +305,8 @@ impl Shared {
 
     /// Writes the changes of the checkpoint since the last call.
     fn save_checkpoint(&self) {
-        let mut checkpoint_file = lock(&self.checkpoint_file);
-        let update = checkpoint_file.update(&mut lock(&self.checkpoint));
+        let mut checkpoint_file = self.checkpoint_file.lock();
+        let update = checkpoint_file.update(&mut self.checkpoint.lock());
         let written = match update {
             None => Ok(()),
             Some(Update::Whole(checkpoint)) => {
@@ -338,7 +340,7 @@ impl Shared {
                 let Some(last) = rows.last() else { break };
                 before = last.seq;
                 bytes += rows.iter().map(|row| row.body.len()).sum::<usize>();
-                let mut scheduler = lock(&self.scheduler);
+                let mut scheduler = self.scheduler.lock();
                 for row in &rows {
                     if let Some(at) = record::counted_once(&row.body, &options.rule) {
                         scheduler.note_first(options, &row.minion, at);
@@ -355,7 +357,7 @@ impl Shared {
             self.recorder.retry();
             self.save_checkpoint();
             self.expire_runners();
-            lock(&self.foreign_calls).settle(&lock(&self.job_depths), self.clock.now());
+            self.foreign_calls.lock().settle(&self.job_depths.lock(), self.clock.now());
             if last_mode.elapsed() >= REACTOR_MODE_INTERVAL {
                 self.record_mode(false);
                 last_mode = Instant::now();
@@ -368,7 +370,7 @@ impl Shared {
         if self.master_unreachable.swap(away, Ordering::Relaxed) == away {
             return;
         }
-        lock(&self.scheduler).set_master_unreachable(away);
+        self.scheduler.lock().set_master_unreachable(away);
         if away {
             tracing::warn!(why, "master unreachable, reactions are waiting");
         } else {
@@ -378,14 +380,14 @@ impl Shared {
     }
 
     /// Waits for a change of the scheduler, at most until `until` or the next check for a stop.
-    pub(super) fn wait_for_change<'a>(
+    pub(super) fn wait_for_change(
         &self,
-        scheduler: std::sync::MutexGuard<'a, Scheduler>,
+        scheduler: &mut parking_lot::MutexGuard<'_, Scheduler>,
         until: Option<Micros>,
-    ) -> std::sync::MutexGuard<'a, Scheduler> {
+    ) {
         let micros = until.map_or(i64::MAX, |at| at.0 - self.clock.now().0).max(200);
         let pause = Duration::from_micros(u64::try_from(micros).unwrap_or(0)).min(STOP_CHECK);
-        self.change.wait_timeout(scheduler, pause).unwrap_or_else(PoisonError::into_inner).0
+        self.change.wait_for(scheduler, pause);
     }
 }
 
@@ -400,15 +402,15 @@ impl Handle {
     pub fn status(&self) -> Status {
         let shared = &self.0;
         let cursor = SeqNo(shared.read.load(Ordering::Acquire));
-        let open = lock(&shared.checkpoint).open.len();
+        let open = shared.checkpoint.lock().open.len();
         Status {
             cursor,
             behind: shared.store.durable().0.saturating_sub(cursor.0),
-            waiting: lock(&shared.scheduler).waiting(),
+            waiting: shared.scheduler.lock().waiting(),
             open,
             master_unreachable: shared.master_unreachable.load(Ordering::Relaxed),
             shadow: shared.settings().shadow,
-            refused: lock(&shared.refused).clone(),
+            refused: shared.refused.lock().clone(),
         }
     }
 
@@ -417,7 +419,7 @@ impl Handle {
         let shared = &self.0;
         {
             let (from, before) = (shared.store.durable(), shared.rules());
-            let mut checkpoint = lock(&shared.checkpoint);
+            let mut checkpoint = shared.checkpoint.lock();
             // Rules added by `salt-run reactor.add` applied to all events read so far.
             set_rules(&mut checkpoint, &*before, SeqNo(0));
             set_rules(&mut checkpoint, &*rules, from);
@@ -425,24 +427,24 @@ impl Handle {
         }
         let settings = Arc::new(settings);
         let changes = {
-            let mut rule_snapshot = shared.rule_snapshot.write().unwrap_or_else(PoisonError::into_inner);
+            let mut rule_snapshot = shared.rule_snapshot.write();
             let changes = rule_snapshot.settings.shadow != settings.shadow;
             *rule_snapshot = RuleSnapshot { rules, settings: settings.clone() };
             changes
         };
-        lock(&shared.scheduler).configure(settings);
+        shared.scheduler.lock().configure(settings);
         shared.change.notify_all();
         if changes {
             shared.record_mode(false);
             shared.suspend_foreign_calls();
         }
-        *lock(&shared.refused) = None;
+        *shared.refused.lock() = None;
         shared.metrics.reactor_reloads.add(1);
     }
 
     /// Notes a rejected reload and its reason; the old configuration stays in use.
     pub fn refuse(&self, why: String) {
-        *lock(&self.0.refused) = Some((self.0.clock.now(), why));
+        *self.0.refused.lock() = Some((self.0.clock.now(), why));
         self.0.metrics.reactor_reloads_refused.add(1);
     }
 
@@ -458,7 +460,7 @@ impl Handle {
 
     /// The earliest time at which a waiting item becomes available.
     pub fn next_at(&self) -> Option<Micros> {
-        lock(&self.0.scheduler).next_at()
+        self.0.scheduler.lock().next_at()
     }
 
     /// The rules.
@@ -469,13 +471,13 @@ impl Handle {
     /// Salt's own reactor: as configured, or on if its calls have been seen.
     pub fn salts_reactor(&self) -> SaltsReactor {
         let mut salts = self.0.settings().salts.clone();
-        salts.runs |= lock(&self.0.foreign_calls).seen(self.0.clock.now()).is_some();
+        salts.runs |= self.0.foreign_calls.lock().seen(self.0.clock.now()).is_some();
         salts
     }
 
     /// The latest call of another reactor, if it was recent and ours is active.
     pub fn foreign_call(&self) -> Option<(Micros, String)> {
-        lock(&self.0.foreign_calls).seen(self.0.clock.now())
+        self.0.foreign_calls.lock().seen(self.0.clock.now())
     }
 
     /// Why the reactor makes no calls, as far as known here.

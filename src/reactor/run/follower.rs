@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use super::Event;
 use super::depths::is_by_reactor;
 use super::engine::{RuleSnapshot, Shared};
 use super::record::{self, Record, read_summary};
-use super::{Event, lock};
 use crate::limits::{REACTOR_WAVE_BYTES, STOP_CHECK};
 use crate::model::{Flags, Kind, SeqNo, Source};
 use crate::reactor::shadow;
@@ -49,7 +49,7 @@ pub(super) fn event_of(row: &Followed<'_>) -> Event {
 pub(super) fn run(shared: &Arc<Shared>) {
     let live = shared.store.durable();
     // Entries before the start are applied first, because a record may come long after its event.
-    while lock(&shared.checkpoint).cursor < live {
+    while shared.checkpoint.lock().cursor < live {
         if shared.drain.is_stopping()
             || read_part(shared, Some(live)).is_err() && shared.drain.wait(READ_RETRY_PAUSE)
         {
@@ -63,7 +63,7 @@ pub(super) fn run(shared: &Arc<Shared>) {
     }
     // Those from `live` on are queued already.
     let open: Vec<SeqNo> =
-        lock(&shared.checkpoint).open.iter().map(|(seq, _)| seq).take_while(|seq| *seq < live).collect();
+        shared.checkpoint.lock().open.iter().map(|(seq, _)| seq).take_while(|seq| *seq < live).collect();
     if !open.is_empty() {
         tracing::info!(events = open.len(), "continuing open reactions");
     }
@@ -91,7 +91,7 @@ pub(super) fn run(shared: &Arc<Shared>) {
             unread = resume(shared, unread, &depths, events);
             read = Instant::now();
         }
-        let before = lock(&shared.checkpoint).cursor;
+        let before = shared.checkpoint.lock().cursor;
         match read_part(shared, None) {
             Ok(after) if after == before => shared.store.wait_for(before, STOP_CHECK),
             Ok(_) => {}
@@ -110,13 +110,13 @@ const READ_RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// records.
 fn note_starts(shared: &Shared) -> Result<(), StoreError> {
     let (first, end) = {
-        let checkpoint = lock(&shared.checkpoint);
+        let checkpoint = shared.checkpoint.lock();
         (checkpoint.open.first_started(), checkpoint.cursor)
     };
     let Some(mut from) = first else { return Ok(()) };
     while from < end && !shared.drain.is_stopping() {
         from = shared.store.follow_selected(is_of_interest, from, REACTOR_WAVE_BYTES, |row| {
-            let mut starts = lock(&shared.starts);
+            let mut starts = shared.starts.lock();
             if row.kind == Kind::Reaction {
                 record::jids(row.body).for_each(|jid| starts.claim(jid));
             } else if row.seq < end
@@ -137,7 +137,7 @@ fn wait_for_room(shared: &Shared) -> bool {
         if shared.drain.is_stopping() {
             return false;
         }
-        let scheduler = lock(&shared.scheduler);
+        let mut scheduler = shared.scheduler.lock();
         if scheduler.has_room() && !shared.recorder.is_full() {
             return true;
         }
@@ -145,13 +145,13 @@ fn wait_for_room(shared: &Shared) -> bool {
             shared.metrics.reactor_held_up.add(1);
             counted = true;
         }
-        drop(shared.room.wait_timeout(scheduler, STOP_CHECK));
+        shared.room.wait_for(&mut scheduler, STOP_CHECK);
     }
 }
 
 /// Reads a part of the log. Events before `fold` are not queued. Returns the new cursor.
 fn read_part(shared: &Arc<Shared>, fold: Option<SeqNo>) -> Result<SeqNo, StoreError> {
-    let from = lock(&shared.checkpoint).cursor;
+    let from = shared.checkpoint.lock().cursor;
     let rule_snapshot = shared.rule_snapshot();
     // Entries before the start were counted by the previous process.
     let compares = rule_snapshot.settings.shadow && fold.is_none();
@@ -173,26 +173,26 @@ fn read_part(shared: &Arc<Shared>, fold: Option<SeqNo>) -> Result<SeqNo, StoreEr
             && let Some(salts) = shadow::master_call(&row)
         {
             if !compares {
-                let mut foreign = lock(&shared.foreign_calls);
+                let mut foreign = shared.foreign_calls.lock();
                 foreign.note(&salts.jid, &salts.call.fun, shared.clock.now());
             }
-            lock(&shared.starts).note(row.seq, &salts.jid, salts.call);
+            shared.starts.lock().note(row.seq, &salts.jid, salts.call);
         }
         if row.kind == Kind::Reaction {
             if let Some(summary) = read_summary(row.body) {
-                lock(&shared.checkpoint).apply_record(row.seq, &summary);
+                shared.checkpoint.lock().apply_record(row.seq, &summary);
             }
             return;
         }
         if row.kind == Kind::Gap && fold.is_none() {
-            lock(&shared.scheduler).runners.missed_events(shared.clock.now());
+            shared.scheduler.lock().runners.missed_events(shared.clock.now());
         }
         if !is_bus_event(&row) {
             return;
         }
         if fold.is_none() {
-            lock(&shared.job_depths).follow(&row);
-            if is_result_of_runner(&row) && lock(&shared.scheduler).runners.ended(row.jid) {
+            shared.job_depths.lock().follow(&row);
+            if is_result_of_runner(&row) && shared.scheduler.lock().runners.ended(row.jid) {
                 shared.change.notify_one();
             }
         }
@@ -209,26 +209,26 @@ fn read_part(shared: &Arc<Shared>, fold: Option<SeqNo>) -> Result<SeqNo, StoreEr
             shared.metrics.reactor_events_own.add(1);
             return;
         }
-        lock(&shared.checkpoint).opened(row.seq, matched.len());
+        shared.checkpoint.lock().opened(row.seq, matched.len());
         if fold.is_some_and(|live| row.seq < live) {
             return;
         }
         shared.metrics.reactor_events.add(1);
-        let depth = lock(&shared.job_depths).depth_of(&row);
+        let depth = shared.job_depths.lock().depth_of(&row);
         shared.admit(&rule_snapshot.settings, &event_of(&row), &matched, depth, false);
     })?;
     assert!(
         from <= after && after <= shared.store.durable(),
         "cursor <= durable, and the cursor never decreases"
     );
-    lock(&shared.checkpoint).cursor = after;
+    shared.checkpoint.lock().cursor = after;
     shared.read.store(after.0, Ordering::Release);
     if compares {
         // At the end of the log time advances without entries.
         let now = if after >= shared.store.durable() { Some(shared.clock.now()) } else { seen };
         shared.compare_due(now);
     } else {
-        drop(lock(&shared.comparer).take());
+        drop(shared.comparer.lock().take());
     }
     Ok(after)
 }
@@ -250,7 +250,7 @@ pub(super) fn resume(
         let rule_snapshot = shared.rule_snapshot();
         let mut found = Vec::new();
         let read = events(seq, &mut |row| {
-            if lock(&shared.checkpoint).open.contains(row.seq) {
+            if shared.checkpoint.lock().open.contains(row.seq) {
                 found.push(event_of(&row));
             }
         });
@@ -282,7 +282,7 @@ pub(super) fn resume(
 fn queue_open(shared: &Shared, rule_snapshot: &RuleSnapshot, event: Event, depth: u32) {
     let matched = shared.matching(&*rule_snapshot.rules, &event.tag, event.seq);
     let is_open = {
-        let checkpoint = lock(&shared.checkpoint);
+        let checkpoint = shared.checkpoint.lock();
         matched.iter().any(|rule| !checkpoint.is_done(event.seq, rule))
     };
     if is_open {

@@ -1,10 +1,11 @@
 //! Writes records to the log. Rejected records are offered again until the store accepts them.
 
+use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::lock;
+use parking_lot::Mutex;
+
 use crate::channel::Refused;
 use crate::limits::{REACTOR_RECORD_TIMEOUT, REACTOR_RECORDS_MAX};
 use crate::metrics::Metrics;
@@ -37,25 +38,25 @@ impl Recorder {
     }
 
     fn offer(&self, batch: Arc<Batch>) {
-        let Some(intake) = lock(&self.intake).clone() else { return };
+        let Some(intake) = self.intake.lock().clone() else { return };
         let (waiting, metrics, kept) = (self.waiting.clone(), self.metrics.clone(), batch.clone());
         let done = Box::new(move |stored: Result<(), String>| {
             if stored.is_err() {
                 metrics.reactor_records_failed.add(1);
-                lock(&waiting).push(kept);
+                waiting.lock().push(kept);
             }
         });
         if let Err(Refused::Full((batch, _)) | Refused::Closed((batch, _))) =
             intake.try_share(batch, Some(done))
         {
-            lock(&self.waiting).push(batch);
+            self.waiting.lock().push(batch);
         }
     }
 
     /// Writes a record and waits until it is on disk.
     pub fn write_and_wait(&self, batch: Batch) -> Result<(), String> {
         let stopping = || "the daemon is stopping".to_owned();
-        let intake = lock(&self.intake).clone().ok_or_else(stopping)?;
+        let intake = self.intake.lock().clone().ok_or_else(stopping)?;
         let (sender, receiver) = sync_channel(1);
         let done = Box::new(move |stored| drop(sender.try_send(stored)));
         intake.submit((self.clean)(batch), Some(done)).map_err(|error| error.to_string())?;
@@ -67,7 +68,7 @@ impl Recorder {
 
     /// Offers rejected records again.
     pub fn retry(&self) {
-        let waiting = std::mem::take(&mut *lock(&self.waiting));
+        let waiting = std::mem::take(&mut *self.waiting.lock());
         for batch in waiting {
             self.offer(batch);
         }
@@ -75,16 +76,16 @@ impl Recorder {
 
     /// True if so many records wait that no reaction should start.
     pub fn is_full(&self) -> bool {
-        lock(&self.waiting).len() >= REACTOR_RECORDS_MAX
+        self.waiting.lock().len() >= REACTOR_RECORDS_MAX
     }
 
     /// Stops writing. The events of waiting records stay open.
     pub fn close(&self, timeout: Duration) {
         let until = std::time::Instant::now() + timeout;
-        while !lock(&self.waiting).is_empty() && std::time::Instant::now() < until {
+        while !self.waiting.lock().is_empty() && std::time::Instant::now() < until {
             self.retry();
             std::thread::sleep(Duration::from_millis(10));
         }
-        drop(lock(&self.intake).take());
+        drop(self.intake.lock().take());
     }
 }

@@ -9,9 +9,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::engine::Shared;
+use super::micros;
 use super::queues::RuleSet;
 use super::record::CallOutcome;
-use super::{lock, micros};
 use crate::clock::Micros;
 use crate::limits::{REACTOR_RUNNER_TIME, REACTOR_RUNNER_TIMEOUT};
 use crate::master::Answer;
@@ -136,24 +136,24 @@ impl Shared {
     /// Handles the outcome of a request to start a runner or wheel function.
     pub(super) fn runner_requested(&self, rules: &RuleSet, fun: &str, outcome: Option<&CallOutcome>) {
         if let Some(CallOutcome::Answered(Answer::Started { jid, .. })) = outcome {
-            lock(&self.scheduler).runners.started(jid, fun, rules, self.clock.now());
+            self.scheduler.lock().runners.started(jid, fun, rules, self.clock.now());
             self.check_for_result(jid);
         } else {
-            lock(&self.scheduler).runners.give_back(rules);
+            self.scheduler.lock().runners.give_back(rules);
         }
         self.change.notify_one();
     }
 
     /// Adds a runner that the master started without an answer.
     pub(super) fn runner_found(&self, rules: &RuleSet, fun: &str, jid: &str) {
-        lock(&self.scheduler).runners.found(jid, fun, rules, self.clock.now());
+        self.scheduler.lock().runners.found(jid, fun, rules, self.clock.now());
         self.check_for_result(jid);
     }
 
     /// Searches the log for a result that came before the answer with the jid. The follower sees later ones.
     fn check_for_result(&self, jid: &str) {
         if matches!(self.runner_events(jid), Some((_, true))) {
-            lock(&self.scheduler).runners.ended(jid);
+            self.scheduler.lock().runners.ended(jid);
         }
     }
 
@@ -174,10 +174,10 @@ impl Shared {
     /// Expires runners without a result. Release 3008 fires no event for an unknown function.
     pub(super) fn expire_runners(&self) {
         let now = self.clock.now();
-        let due = lock(&self.scheduler).runners.due(now);
+        let due = self.scheduler.lock().runners.due(now);
         for jid in due {
             let Some((has_events, has_ended)) = self.runner_events(&jid) else { continue };
-            let fun = lock(&self.scheduler).runners.fun(&jid);
+            let fun = self.scheduler.lock().runners.fun(&jid);
             if !has_events {
                 self.metrics.reactor_runners_silent.add(1);
                 tracing::error!(
@@ -186,13 +186,13 @@ impl Shared {
                     "runner accepted but produced no event (unknown function or arguments?)"
                 );
             } else if !has_ended {
-                if lock(&self.scheduler).runners.still_runs(&jid, now) {
+                if self.scheduler.lock().runners.still_runs(&jid, now) {
                     continue;
                 }
                 self.metrics.reactor_runners_lost.add(1);
                 tracing::warn!(jid = &*jid, fun, "no result of runner seen, counting it as ended");
             }
-            if lock(&self.scheduler).runners.ended(&jid) {
+            if self.scheduler.lock().runners.ended(&jid) {
                 self.change.notify_one();
             }
         }

@@ -7,7 +7,7 @@ use super::queues::RuleSet;
 use super::record::{CallOutcome, CallRecord, client};
 use super::scheduler::{Task, TaskProgress, Unanswered};
 use super::worker::TryResult;
-use super::{Action, SeqNo, lock, micros};
+use super::{Action, SeqNo, micros};
 use crate::clock::Micros;
 use crate::limits::REACTOR_MASTER_RETRY;
 use crate::master::Cmd;
@@ -32,7 +32,7 @@ impl Shared {
     /// before, and a master that is killed in between sends nothing. `error` means that the master refused the job.
     pub(super) fn find_in_log(&self, made: &CallRecord, since: SeqNo) -> Option<String> {
         if let Some(start) = start_of(&made.call.action) {
-            return lock(&self.starts).find(&start, since);
+            return self.starts.lock().find(&start, since);
         }
         if made.jid.is_empty() {
             return None;
@@ -64,7 +64,7 @@ impl Shared {
         mut made: CallRecord,
         mut unanswered: Unanswered,
     ) -> TryResult {
-        let (now, read) = (self.clock.now(), lock(&self.checkpoint).cursor);
+        let (now, read) = (self.clock.now(), self.checkpoint.lock().cursor);
         made.tries = progress.tries;
         if let Some(jid) = self.find_in_log(&made, progress.since) {
             return self.found(task, made, jid);
@@ -79,7 +79,7 @@ impl Shared {
     }
 
     pub(super) fn found(&self, task: &Task, mut made: CallRecord, jid: String) -> TryResult {
-        lock(&self.job_depths).note(&jid, task.depth);
+        self.job_depths.lock().note(&jid, task.depth);
         tracing::info!(
             event = task.event.seq.0,
             id = made.call.id,

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Condvar, Mutex};
+
+use parking_lot::{Condvar, Mutex};
 
 use super::engine::{Parts, Reactor};
 use super::record::read_summary;
@@ -33,12 +34,11 @@ struct Barrier(Mutex<bool>, Condvar);
 
 impl Barrier {
     fn wait(&self) {
-        let shut = lock(&self.0);
-        drop(self.1.wait_timeout_while(shut, TIMEOUT, |shut| *shut).unwrap());
+        self.1.wait_while_for(&mut self.0.lock(), |shut| *shut, TIMEOUT);
     }
 
     fn shut(&self, whether: bool) {
-        *lock(&self.0) = whether;
+        *self.0.lock() = whether;
         self.1.notify_all();
     }
 }
@@ -108,12 +108,12 @@ impl Executor for FakeMaster {
     fn ask(&self, call: &Call, jid: &str, _timeout: Duration) -> Result<Answer, MasterError> {
         let action = argument(call).to_owned();
         let times = {
-            let mut times = lock(&self.times);
+            let mut times = self.times.lock();
             let times = times.entry(action.clone()).or_default();
             *times += 1;
             *times
         };
-        lock(&self.asked).send((action, jid.to_owned())).unwrap();
+        self.asked.lock().send((action, jid.to_owned())).unwrap();
         (self.answers)(call, times).map(|answer| match answer {
             Answer::Published { minions, missing, .. } => {
                 Answer::Published { jid: jid.to_owned(), minions, missing }

@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use super::engine::Shared;
-use super::lock;
 use crate::clock::Micros;
 use crate::reactor::shadow::{Comparer, Comparison, ShadowItem};
 use crate::store::Followed;
@@ -16,7 +15,7 @@ impl Shared {
         if items.is_empty() {
             return;
         }
-        if let Some(comparer) = lock(&self.comparer).as_mut() {
+        if let Some(comparer) = self.comparer.lock().as_mut() {
             for item in items {
                 comparer.take(item, &mut |comparison| self.count(&comparison));
             }
@@ -25,7 +24,7 @@ impl Shared {
 
     /// Creates the comparer, unless it exists with these settings.
     pub(super) fn start_comparing(&self, window: Duration, workers: usize) {
-        let mut kept = lock(&self.comparer);
+        let mut kept = self.comparer.lock();
         if kept.as_ref().is_some_and(|comparer| comparer.window() == window && comparer.workers() == workers)
         {
             return;
@@ -39,7 +38,7 @@ impl Shared {
     /// Compares calls whose window is over.
     pub(super) fn compare_due(&self, now: Option<Micros>) {
         let Some(now) = now else { return };
-        let mut kept = lock(&self.comparer);
+        let mut kept = self.comparer.lock();
         let Some(comparer) = kept.as_mut() else { return };
         comparer.pass(now, &mut |comparison| self.count(&comparison));
         self.metrics.shadow_compared_early.add(std::mem::take(&mut comparer.compared_early));

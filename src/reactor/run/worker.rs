@@ -10,9 +10,7 @@ use super::queues::{QueueItem, RuleSet};
 use super::record::{CallOutcome, CallRecord, Mark, ReactionState, Record, call_key, client, mark, target};
 use super::scheduler::{NextAction, Slot, Task, TaskProgress};
 use super::settle::{must_not_repeat, start_of};
-use super::{
-    Action, CallerError, CallerReturn, Event, PlannedCall, ReactionPlan, RuleEngine, SeqNo, lock, micros,
-};
+use super::{Action, CallerError, CallerReturn, Event, PlannedCall, ReactionPlan, RuleEngine, SeqNo, micros};
 use crate::clock::Micros;
 use crate::limits::{MASTER_TIMEOUT, REACTOR_MASTER_RETRY, REACTOR_START_TIME, REACTOR_START_TIME_RESUMED};
 use crate::master::{Answer, Cmd, MasterError, pack};
@@ -78,11 +76,11 @@ impl From<CallerError> for Failure {
 
 /// The body of a worker thread.
 pub(super) fn run(shared: &Arc<Shared>) {
-    let mut scheduler = lock(&shared.scheduler);
+    let mut scheduler = shared.scheduler.lock();
     while !shared.drain.is_stopping() {
         // Without room for its record a reaction must not start.
         if shared.recorder.is_full() {
-            scheduler = shared.wait_for_change(scheduler, None);
+            shared.wait_for_change(&mut scheduler, None);
             continue;
         }
         match scheduler.next(shared.clock.now()) {
@@ -95,7 +93,7 @@ pub(super) fn run(shared: &Arc<Shared>) {
                     }
                     step => step,
                 };
-                scheduler = lock(&shared.scheduler);
+                scheduler = shared.scheduler.lock();
                 match step {
                     Step::Pause(item, at) => scheduler.pause(item, &slot, at),
                     Step::Throttled(item, at) => scheduler.throttle(item, &slot, at),
@@ -108,7 +106,7 @@ pub(super) fn run(shared: &Arc<Shared>) {
                 }
                 shared.room.notify_one();
             }
-            NextAction::Wait(until) => scheduler = shared.wait_for_change(scheduler, until),
+            NextAction::Wait(until) => shared.wait_for_change(&mut scheduler, until),
         }
     }
 }
@@ -160,7 +158,7 @@ impl Shared {
         }
         // Calls for events from the time of shadow mode are not made after its end.
         let acts = task.replay.is_some()
-            || lock(&self.checkpoint).acting_from().is_some_and(|from| task.event.seq >= from);
+            || self.checkpoint.lock().acting_from().is_some_and(|from| task.event.seq >= from);
         let shadow = settings.shadow || task.skipped.is_some() || !acts;
         while let Some(planned) = progress.plan.calls.get(progress.made.len()).cloned() {
             match self.try_call(&task, &from.rules, &mut progress, planned, shadow, is_old) {
@@ -280,7 +278,7 @@ impl Shared {
             Action::Master(call) if call.cmd != Cmd::Publish => Some(call.fun.clone()),
             _ => None,
         };
-        if runner.is_some() && !lock(&self.scheduler).runners.take(rules, task.options.concurrency) {
+        if runner.is_some() && !self.scheduler.lock().runners.take(rules, task.options.concurrency) {
             return TryResult::AwaitRunner;
         }
         let outcome = self.store_mark(task, progress, &made, key).and_then(|()| {
@@ -420,14 +418,14 @@ impl Shared {
         };
         if call.cmd == Cmd::Publish {
             // Before publishing, because an event of the job may arrive before the answer.
-            lock(&self.job_depths).note(&made.jid, depth);
+            self.job_depths.lock().note(&made.jid, depth);
         } else if let Some(jid) = orchestration_jid(call) {
-            lock(&self.job_depths).note(jid, depth);
+            self.job_depths.lock().note(jid, depth);
         }
         let start = start_of(&made.call.action);
         if let Some(started) = &start {
-            lock(&self.starts).sent(started);
-            lock(&self.job_depths).announce(started, depth, self.clock.now());
+            self.starts.lock().sent(started);
+            self.job_depths.lock().announce(started, depth, self.clock.now());
         }
         let answer = self.executor.ask(call, &made.jid, MASTER_TIMEOUT);
         if let Some(started) = &start {
@@ -435,16 +433,16 @@ impl Shared {
                 Ok(Answer::Started { jid, .. } | Answer::Ran { jid, .. }) => Some(jid.as_str()),
                 _ => None,
             };
-            lock(&self.starts).returned(started, since, jid);
+            self.starts.lock().returned(started, since, jid);
             if answer.as_ref().is_err_and(MasterError::was_not_done) {
-                lock(&self.job_depths).withdraw(started, self.clock.now());
+                self.job_depths.lock().withdraw(started, self.clock.now());
             }
         }
         let answer = answer?;
         self.set_master_unreachable(false, "");
         match &answer {
             Answer::Started { jid, .. } | Answer::Ran { jid, .. } | Answer::Published { jid, .. } => {
-                lock(&self.job_depths).note(jid, depth);
+                self.job_depths.lock().note(jid, depth);
             }
             Answer::NoTarget { .. } => {}
         }

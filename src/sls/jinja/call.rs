@@ -1,8 +1,9 @@
 //! Methods of strings, lists and dicts, and the functions `range`, `namespace` and `salt[...]`.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use minijinja::Value;
+use parking_lot::Mutex;
 
 use super::budget;
 use super::ops;
@@ -393,7 +394,7 @@ pub(crate) fn set_member(of: &Value, name: &str, value: &Value) -> Res<()> {
         return not_native("an attribute of another type than namespace");
     };
     member(value, None)?;
-    let mut members = members.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut members = members.lock();
     match members.iter_mut().find(|(known, _)| known == name) {
         Some((_, member)) => *member = value.clone(),
         None => members.push((name.to_owned(), value.clone())),

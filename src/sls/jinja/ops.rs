@@ -53,7 +53,7 @@ pub(crate) fn attr(value: &Value, name: &Value) -> Res<Value> {
     if let Kind::Namespace(members) = kind(value)
         && !name.starts_with('_')
     {
-        let members = members.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let members = members.lock();
         let found = members.iter().find(|(known, _)| known == name);
         return Ok(found.map_or(Value::UNDEFINED, |(_, value)| value.clone()));
     }

@@ -5,12 +5,13 @@
 //! A collection never contains itself and does not change during an iteration. A template that would do so is not native.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use indexmap::IndexMap;
 use minijinja::value::{Enumerator, Object, ObjectRepr, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
+use parking_lot::{Mutex, MutexGuard};
 
 use super::budget;
 use super::context::SaltFunctions;
@@ -54,7 +55,7 @@ impl<T> Shared<T> {
 
     /// Locks the items. Release the lock before any access to another value, which may be the same object.
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
-        self.items.lock().unwrap_or_else(PoisonError::into_inner)
+        self.items.lock()
     }
 
     /// Locks the items for a change.
@@ -260,15 +261,15 @@ impl Obj {
     fn empty(&mut self, into: &mut Vec<Value>) {
         match self {
             Obj::List(list) => {
-                into.append(list.items.get_mut().unwrap_or_else(PoisonError::into_inner));
+                into.append(list.items.get_mut());
             }
             Obj::Dict(dict) => {
-                let dict = dict.items.get_mut().unwrap_or_else(PoisonError::into_inner);
+                let dict = dict.items.get_mut();
                 into.extend(std::mem::take(dict).into_values());
             }
             Obj::Tuple(items) | Obj::Lazy(items) => into.append(items),
             Obj::Namespace(members) => {
-                let members = members.get_mut().unwrap_or_else(PoisonError::into_inner);
+                let members = members.get_mut();
                 into.extend(members.drain(..).map(|(_, value)| value));
             }
             _ => {}
@@ -278,12 +279,8 @@ impl Obj {
     fn holds_objects(&mut self) -> bool {
         let is_object = |value: &Value| value.as_object().is_some();
         match self {
-            Obj::List(list) => {
-                list.items.get_mut().unwrap_or_else(PoisonError::into_inner).iter().any(is_object)
-            }
-            Obj::Dict(dict) => {
-                dict.items.get_mut().unwrap_or_else(PoisonError::into_inner).values().any(is_object)
-            }
+            Obj::List(list) => list.items.get_mut().iter().any(is_object),
+            Obj::Dict(dict) => dict.items.get_mut().values().any(is_object),
             Obj::Tuple(items) | Obj::Lazy(items) => items.iter().any(is_object),
             Obj::Namespace(_) => true,
             _ => false,

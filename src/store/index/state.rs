@@ -17,7 +17,8 @@
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError, RwLock};
+
+use parking_lot::{Mutex, RwLock};
 
 use crate::limits::STATE_CACHE_BYTES;
 use crate::model::{JidKey, SeqNo};
@@ -102,12 +103,12 @@ impl State {
                 }
             })
         };
-        if let Some(open) = &*self.open.read().unwrap_or_else(PoisonError::into_inner)
+        if let Some(open) = &*self.open.read()
             && open.is_usable(writes)
         {
             return run(open);
         }
-        let mut slot = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = self.open.write();
         if !slot.as_ref().is_some_and(|open| open.is_usable(writes)) {
             let failed = slot.take();
             guarded(&self.dir, || {
@@ -150,7 +151,7 @@ impl State {
         fresh: &[LatestRow<'_>],
         stays: impl Fn(SeqNo) -> bool,
     ) -> Result<u64, StoreError> {
-        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _changing = self.changing.lock();
         let known = latest::all(&open.latest)?;
         let mut rows: BTreeMap<Pair<'_>, (SeqNo, &str)> = BTreeMap::new();
         for LatestJob { fun, minion, seq, jid } in known.iter().filter(|row| stays(row.seq)) {
@@ -238,8 +239,7 @@ mod tests {
             |seq| LatestRow { fun: b"test.ping", minion: b"web1", seq: SeqNo(seq), jid: seq.to_string() };
         let state = State::open(dir.path()).unwrap();
         state.apply("jobs", SeqNo(1), &SegmentMetadata::default(), &[row(1)]).unwrap();
-        let tree =
-            |state: &State| state.open.read().unwrap().as_ref().unwrap().db.open_tree("latest").unwrap();
+        let tree = |state: &State| state.open.read().as_ref().unwrap().db.open_tree("latest").unwrap();
         let old: Vec<_> = tree(&state).iter().map(Result::unwrap).collect();
         state.apply("jobs", SeqNo(9), &SegmentMetadata::default(), &[row(9)]).unwrap();
         drop(state);
@@ -266,11 +266,11 @@ mod tests {
             || StoreError::Io { action: "write", path: PathBuf::new(), why: rustix::io::Errno::NOSPC.into() };
         state.apply("jobs", SeqNo(1), &SegmentMetadata::default(), &[]).unwrap();
         assert!(state.with(true, |_| Err::<(), _>(refused())).unwrap_err().is_no_space());
-        let failed = |state: &State| !state.open.read().unwrap().as_ref().unwrap().is_usable(true);
+        let failed = |state: &State| !state.open.read().as_ref().unwrap().is_usable(true);
         assert!(failed(&state));
         assert_eq!(state.segments().unwrap().len(), 1);
         assert!(!failed(&state));
-        state.open.write().unwrap().as_mut().unwrap().is_copy = true;
+        state.open.write().as_mut().unwrap().is_copy = true;
         assert_eq!(state.segments().unwrap().len(), 1, "a copy is read");
         state.forget([("jobs", SeqNo(1))]).unwrap();
         assert!(!failed(&state), "the copy is replaced by the database on disk before a write");

@@ -1,7 +1,9 @@
 //! The block cache: recently read blocks, decompressed. First in, first out.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use crate::limits::BLOCK_CACHE_BYTES;
 use crate::store::log::block::BlockView;
@@ -23,12 +25,12 @@ struct Inner {
 impl BlockCache {
     /// Returns a cached block.
     pub fn get(&self, id: BlockId) -> Option<Arc<BlockView>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).blocks.get(&id).map(|(view, _)| view.clone())
+        self.0.lock().blocks.get(&id).map(|(view, _)| view.clone())
     }
 
     /// Inserts a block. A block larger than the whole cache is not cached.
     pub fn put(&self, id: BlockId, view: Arc<BlockView>) {
-        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inner = self.0.lock();
         let cost = view.memory();
         if cost > BLOCK_CACHE_BYTES {
             return;
@@ -84,7 +86,7 @@ mod tests {
         for _ in 0..100 {
             cache.put((1, 39), view.clone());
         }
-        let inner = cache.0.lock().unwrap();
+        let inner = cache.0.lock();
         assert_eq!(inner.bytes, inner.blocks.len() * view.memory(), "a block inserted again is counted once");
         assert!(inner.bytes <= BLOCK_CACHE_BYTES);
     }

@@ -8,9 +8,11 @@
 //! Each stored event that retention has not dropped is delivered once, in the order of sequence numbers across all classes.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
 
 use crate::clock::Micros;
 use crate::model::{Flags, Kind, SeqNo, Source};
@@ -35,7 +37,7 @@ impl DurableNotify {
         // A follower registers before it reads the durable position, so one of the two threads sees the other's change.
         std::sync::atomic::fence(Ordering::SeqCst);
         if self.waiting.load(Ordering::SeqCst) > 0 {
-            drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
+            drop(self.lock.lock());
             self.advanced.notify_all();
         }
     }
@@ -43,8 +45,7 @@ impl DurableNotify {
     fn wait(&self, timeout: Duration, is_there: impl Fn() -> bool) {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         std::sync::atomic::fence(Ordering::SeqCst);
-        let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        drop(self.advanced.wait_timeout_while(guard, timeout, |()| !is_there()));
+        self.advanced.wait_while_for(&mut self.lock.lock(), |()| !is_there(), timeout);
         self.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 }

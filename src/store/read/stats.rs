@@ -1,9 +1,11 @@
 //! Statistics for `store stats`: size, growth and limits per class.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use crate::clock::Micros;
 use crate::limits::RATE_SAMPLES;
@@ -61,7 +63,7 @@ pub(in crate::store) struct Rates(Mutex<VecDeque<(Micros, Vec<u64>)>>);
 
 impl Rates {
     fn sample(&self, now: Micros, written: Vec<u64>) {
-        let mut samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut samples = self.0.lock();
         samples.push_back((now, written));
         if samples.len() > RATE_SAMPLES {
             samples.pop_front();
@@ -70,7 +72,7 @@ impl Rates {
 
     /// Entries per second and class since the oldest sample.
     fn rates(&self, now: Micros, written: &[u64]) -> Vec<f64> {
-        let samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let samples = self.0.lock();
         let Some((since, before)) = samples.front() else { return vec![0.0; written.len()] };
         let span = Duration::from_micros(u64::try_from(now.0.saturating_sub(since.0)).unwrap_or(0));
         if span < Duration::from_secs(1) {

@@ -18,8 +18,10 @@
 //! ```
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use crate::clock::{Clock, Micros, micros};
 use crate::limits::{CLOCK_OFF_MAX, CLOCK_SAVE_INTERVAL, CLOCK_STEP, CLOCK_WAIT};
@@ -87,13 +89,13 @@ impl AgeClock {
         let stopped = if step.is_some() { Duration::ZERO } else { CLOCK_OFF_MAX };
         let state = Mutex::new(State { base: (last, monotonic), stopped, step, saved });
         let this = Self { clock, fs, path, state };
-        this.compare(&mut this.state(), metrics);
+        this.compare(&mut this.state.lock(), metrics);
         Ok(this)
     }
 
     /// Compares the clocks, saves the time if due, and returns the age clock.
     pub(in crate::store) fn update(&self, metrics: &Metrics) -> Micros {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let before = state.step.is_some();
         let now = self.compare(&mut state, metrics);
         let passed = |saved| self.clock.monotonic().saturating_sub(saved);
@@ -132,7 +134,7 @@ impl AgeClock {
 
     /// Ends a step: an administrator vouches for the wall clock.
     pub(in crate::store) fn confirm(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let (wall, monotonic) = (self.clock.now(), self.clock.monotonic());
         if state.step.is_some() {
             tracing::info!(wall_clock = %wall.iso(), "wall clock confirmed, trusted again for deletion by age");
@@ -144,17 +146,13 @@ impl AgeClock {
     /// The step that is not trusted yet, if any.
     pub(in crate::store) fn step(&self) -> Option<Step> {
         let monotonic = self.clock.monotonic();
-        let (step, since) = self.state().step?;
+        let (step, since) = self.state.lock().step?;
         Some(Step { left: step.left.saturating_sub(monotonic.saturating_sub(since)), ..step })
     }
 
     /// Saves the time at shutdown, for the comparison at the next start.
     pub(in crate::store) fn close(&self) {
-        self.save(&mut self.state());
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.save(&mut self.state.lock());
     }
 
     fn save(&self, state: &mut State) {

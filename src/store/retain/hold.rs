@@ -13,7 +13,9 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
+
+use parking_lot::RwLock;
 
 use crate::clock::Micros;
 use crate::limits::{HOLD_REASON_BYTES_MAX, HOLDS_MAX};
@@ -72,7 +74,7 @@ impl Holds {
 
     /// All holds, sorted by jid.
     pub fn all(&self) -> Vec<Hold> {
-        self.read().holds.values().cloned().collect()
+        self.list.read().holds.values().cloned().collect()
     }
 
     /// Holds a job; for a held job, changes the reason only. Durable on return.
@@ -105,16 +107,12 @@ impl Holds {
 
     /// Keys and jids of all held jobs.
     pub(in crate::store) fn jids(&self) -> Vec<(JidKey, String)> {
-        self.read().holds.keys().map(|jid| (JidKey::of(jid), jid.clone())).collect()
-    }
-
-    fn read(&self) -> std::sync::RwLockReadGuard<'_, List> {
-        self.list.read().unwrap_or_else(PoisonError::into_inner)
+        self.list.read().holds.keys().map(|jid| (JidKey::of(jid), jid.clone())).collect()
     }
 
     /// Changes the list on disk, then in memory.
     fn change<T>(&self, change: impl FnOnce(&mut List) -> Result<T, StoreError>) -> Result<T, StoreError> {
-        let mut list = self.list.write().unwrap_or_else(PoisonError::into_inner);
+        let mut list = self.list.write();
         let mut fresh = list.clone();
         let outcome = change(&mut fresh)?;
         let lines = fresh.holds.values().map(|h| format!("{}\t{}\t{}\n", h.jid, h.since.0, h.reason));

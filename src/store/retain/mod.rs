@@ -22,9 +22,11 @@ pub mod free_space;
 pub mod hold;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
 
 use super::error::StoreError;
 use super::segment::Segment;
@@ -138,15 +140,11 @@ pub(super) struct SegmentBounds {
     pub(super) age: Option<i64>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Retention {
     /// Applies `keep_jobs_seconds`; 0 means forever.
     pub(super) fn set_salt_keep(&self, seconds: u64, now: Duration) {
         let seconds = if seconds == 0 { u64::MAX } else { seconds };
-        let mut salt = lock(&self.salt);
+        let mut salt = self.salt.lock();
         let longer_in_effect =
             salt.is_some_and(|(known, at)| known > seconds && now.saturating_sub(at) < SALT_KEEP_TTL);
         if !longer_in_effect {
@@ -156,37 +154,36 @@ impl Retention {
 
     /// How long Salt keeps jobs; `None` if unknown or forever.
     pub(super) fn salt_age(&self) -> Option<Duration> {
-        (*lock(&self.salt)).map(|(seconds, _)| seconds).filter(|&s| s != u64::MAX).map(Duration::from_secs)
+        (*self.salt.lock()).map(|(seconds, _)| seconds).filter(|&s| s != u64::MAX).map(Duration::from_secs)
     }
 
     /// Whether Salt has sent `keep_jobs_seconds` since the start.
     pub(super) fn knows_salt_keep(&self) -> bool {
-        lock(&self.salt).is_some()
+        self.salt.lock().is_some()
     }
 
     /// Requests a round now.
     pub(super) fn request_round(&self) {
-        lock(&self.signals).round = true;
+        self.signals.lock().round = true;
         self.wakeup.notify_all();
     }
 
     /// Ends the retainer.
     pub(super) fn stop(&self) {
-        lock(&self.signals).stop = true;
+        self.signals.lock().stop = true;
         self.wakeup.notify_all();
     }
 
     /// Whether the retainer is to end.
     pub(super) fn is_stopping(&self) -> bool {
-        lock(&self.signals).stop
+        self.signals.lock().stop
     }
 
     /// Waits for at most `pause`, or until a round or the end is requested.
     fn wait(&self, pause: Duration) -> Wakeup {
-        let signals = lock(&self.signals);
+        let mut signals = self.signals.lock();
         let idle = |signals: &mut Signals| !signals.round && !signals.stop;
-        let (mut signals, _) =
-            self.wakeup.wait_timeout_while(signals, pause, idle).unwrap_or_else(PoisonError::into_inner);
+        self.wakeup.wait_while_for(&mut signals, idle, pause);
         let requested = std::mem::take(&mut signals.round);
         match signals.stop {
             true => Wakeup::Stop,
@@ -206,7 +203,7 @@ impl Retainer {
     pub fn run(self) {
         let shared = self.shared;
         {
-            let _one = lock(&shared.retention.round);
+            let _one = shared.retention.round.lock();
             shared.clear_trash(&left_in_trash(&shared.dir));
         }
         let mut last = shared.clock.monotonic();
@@ -224,7 +221,7 @@ impl Retainer {
                 shared.round();
                 last = shared.clock.monotonic();
             } else if shared.guard.check().room != SpaceLevel::Ample {
-                let _one = lock(&shared.retention.round);
+                let _one = shared.retention.round.lock();
                 let gone = shared.free_disk_space();
                 shared.report(&gone);
             }
@@ -278,7 +275,7 @@ impl Shared {
     /// Runs one round over all classes; returns the drops, including the failed ones.
     pub(super) fn round(&self) -> Vec<PlannedDrop> {
         self.sample_rates();
-        let _one = lock(&self.retention.round);
+        let _one = self.retention.round.lock();
         self.clear_trash(&left_in_trash(&self.dir));
         let now = self.age_clock().update(&self.metrics);
         let mut all = Vec::new();
@@ -498,7 +495,7 @@ impl Store {
             })?],
             None => shared.classes.all().collect(),
         };
-        let _one = lock(&shared.retention.round);
+        let _one = shared.retention.round.lock();
         if !options.dry_run {
             shared.clear_trash(&left_in_trash(&shared.dir));
         }
@@ -526,7 +523,7 @@ impl Store {
     /// Exempts a job from retention. Durable on return.
     pub fn hold(&self, jid: &str, reason: &str) -> Result<Hold, StoreError> {
         // Wait for the end of a round, which may have decided about the job's segments.
-        let _one = lock(&self.0.retention.round);
+        let _one = self.0.retention.round.lock();
         self.0.holds.hold(jid, reason, self.0.clock.now())
     }
 

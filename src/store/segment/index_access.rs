@@ -7,8 +7,8 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 
 use crate::limits::INDEXES_OPEN;
 use crate::metrics::Metrics;
@@ -80,17 +80,17 @@ impl Shared {
     fn note_damaged(&self, segment: &Arc<Segment>, error: &StoreError) {
         tracing::warn!(dir = %segment.dir().display(), %error, "index damaged, rebuilding it from the log");
         self.metrics.indexes_rebuilt.add(1);
-        self.damaged.lock().unwrap_or_else(PoisonError::into_inner).push(segment.clone());
+        self.damaged.lock().push(segment.clone());
     }
 
     /// Returns and clears the list of segments whose rebuilt index must be written.
     pub(in crate::store) fn take_damaged(&self) -> Vec<Arc<Segment>> {
-        std::mem::take(&mut *self.damaged.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.damaged.lock())
     }
 
     /// Registers an open index, and closes the least recently used ones above the limit.
     fn note_open(&self, segment: &Arc<Segment>) {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         open.retain(|other| !Arc::ptr_eq(other, segment));
         open.push_back(segment.clone());
         while open.len() > INDEXES_OPEN {
@@ -167,7 +167,7 @@ impl Shared {
 
     /// The current state database.
     pub(in crate::store) fn state(&self) -> Arc<State> {
-        self.state.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.state.read().clone()
     }
 
     /// Queries the state database. If it proves damaged, it is rebuilt from the segments and queried again.
@@ -178,7 +178,7 @@ impl Shared {
         let state = self.state();
         match ask(&state) {
             Err(error @ StoreError::Index { .. }) => {
-                let mut slot = self.state.write().unwrap_or_else(PoisonError::into_inner);
+                let mut slot = self.state.write();
                 if Arc::ptr_eq(&slot, &state) {
                     *slot = Arc::new(replace_damaged_state(&self.dir, &error, &self.metrics)?);
                     drop(state);

@@ -13,7 +13,9 @@ pub mod usage;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use std::sync::{Arc, OnceLock, Weak};
+
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::error::StoreError;
 use super::format::{class_dir, make_dir, new_name, segment_name, sync_dir};
@@ -124,22 +126,22 @@ impl Segment {
 
     /// The index, locked for reading.
     pub fn index(&self) -> RwLockReadGuard<'_, Index> {
-        self.index.read().unwrap_or_else(PoisonError::into_inner)
+        self.index.read()
     }
 
     /// The index, locked for writing.
     pub fn index_mut(&self) -> RwLockWriteGuard<'_, Index> {
-        self.index.write().unwrap_or_else(PoisonError::into_inner)
+        self.index.write()
     }
 
     /// Metadata of a sealed segment.
     pub fn metadata(&self) -> Option<Arc<SegmentMetadata>> {
-        self.metadata.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.metadata.read().clone()
     }
 
     /// Sets the metadata.
     pub fn set_metadata(&self, metadata: SegmentMetadata) {
-        *self.metadata.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(metadata));
+        *self.metadata.write() = Some(Arc::new(metadata));
     }
 
     /// Sequence number of its newest Thorium register.
@@ -209,7 +211,7 @@ impl Segment {
     /// Opens the sealed index, or returns the open one. A damaged index is rebuilt in memory from the log and returned with
     /// the error.
     pub fn open_index(&self) -> Result<(Index, Option<StoreError>), StoreError> {
-        let mut shared_index = self.shared_index.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared_index = self.shared_index.lock();
         if let Some(index) = shared_index.upgrade() {
             return Ok((Index::Open(index), None));
         }
@@ -243,13 +245,13 @@ impl Segment {
     fn index_from_log(&self) -> Result<Index, StoreError> {
         let (index, _) = self.walk()?;
         self.remove_index()?;
-        *self.metadata.write().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.metadata.write() = None;
         Ok(Index::Memory(Box::new(index)))
     }
 
     /// Replaces an open index that proved damaged by one rebuilt from the log. False if another thread has done so.
     pub fn replace_index(&self, broken: &Arc<SealedIndex>) -> Result<bool, StoreError> {
-        let mut shared_index = self.shared_index.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared_index = self.shared_index.lock();
         if !matches!(&*self.index(), Index::Open(open) if Arc::ptr_eq(open, broken)) {
             return Ok(false);
         }
@@ -265,7 +267,7 @@ impl Segment {
         &self,
         work: impl FnOnce() -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
-        let _held = self.shared_index.lock().unwrap_or_else(PoisonError::into_inner);
+        let _held = self.shared_index.lock();
         let empty = Index::Memory(Box::new(MemIndex::new(self.first_seq)));
         let index = std::mem::replace(&mut *self.index_mut(), empty);
         work().inspect_err(|_| *self.index_mut() = index)

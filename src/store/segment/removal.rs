@@ -16,7 +16,7 @@ use std::fs::OpenOptions;
 use std::ops::RangeInclusive;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use crate::limits::{CATALOGUE_BYTES, TRASH_PAUSE, TRASH_PIECE_BYTES};
 use crate::model::{JidKey, SeqNo};
@@ -68,7 +68,7 @@ impl Shared {
         &self,
         segment: &Arc<Segment>,
     ) -> Result<Option<Dropped>, StoreError> {
-        let Ok(mut is_closed) = segment.work.try_lock() else { return Ok(None) };
+        let Some(mut is_closed) = segment.work.try_lock() else { return Ok(None) };
         if *is_closed {
             return Ok(None);
         }
@@ -252,16 +252,16 @@ impl Shared {
     /// Removes a segment from its chain.
     fn hide_segment(&self, segment: &Arc<Segment>) {
         if let Some(list) = self.segments.get(segment.class.index()) {
-            list.write().unwrap_or_else(PoisonError::into_inner).retain(|other| !Arc::ptr_eq(other, segment));
+            list.write().retain(|other| !Arc::ptr_eq(other, segment));
         }
         // An open file would keep its bytes allocated.
-        self.open.lock().unwrap_or_else(PoisonError::into_inner).retain(|other| !Arc::ptr_eq(other, segment));
+        self.open.lock().retain(|other| !Arc::ptr_eq(other, segment));
     }
 
     /// Undoes [`Shared::hide_segment`].
     fn show_segment(&self, segment: &Arc<Segment>) {
         if let Some(list) = self.segments.get(segment.class.index()) {
-            let mut list = list.write().unwrap_or_else(PoisonError::into_inner);
+            let mut list = list.write();
             list.push(segment.clone());
             list.sort_unstable_by_key(|segment| segment.first_seq);
         }

@@ -4,7 +4,7 @@
 //! index in memory. After a crash in between, the next start seals the segment again. Readers rebuild damaged indexes in
 //! memory and queue them here.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::rewrite;
@@ -69,7 +69,7 @@ impl Sealer {
 
 /// Seals a finished segment whose index is in memory.
 pub(in crate::store) fn seal(shared: &Shared, segment: &Arc<Segment>) -> Result<(), StoreError> {
-    let mut is_closed = segment.work.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut is_closed = segment.work.lock();
     if *is_closed {
         return Ok(());
     }

@@ -5,6 +5,7 @@ use rustix::io::Errno;
 use super::super::vfs::faults::{Act, Fault, Faults, Plan};
 use super::*;
 use crate::channel::Next;
+use crate::store::write::committer::{Commit, Part, ReturnedBuffers, with_writer};
 
 /// An event too large for a commit by the appender.
 fn large(n: u32) -> (String, Vec<u8>) {
@@ -15,6 +16,53 @@ fn large(n: u32) -> (String, Vec<u8>) {
     (format!("test/large/{n}"), w.into_bytes())
 }
 
+fn event((tag, data): &(String, Vec<u8>), source: Source) -> Batch {
+    Batch::of(&event_entry(tag.as_bytes(), data, source, Micros(0)))
+}
+
+fn put(intake: &Intake, batch: Batch) -> std::sync::mpsc::Receiver<Result<(), String>> {
+    let (tx, rx) = sync_channel(1);
+    intake.submit(batch, Some(tell(tx))).unwrap();
+    rx
+}
+
+/// The next commit; the test acts as the committer.
+fn next_commit(committer: &Committer) -> Commit {
+    committer.idles.send(ReturnedBuffers::default()).unwrap();
+    match committer.commits.next(crate::testing::DEADLINE) {
+        Next::Message(commit) => commit,
+        other => panic!("no commit: {}", if matches!(other, Next::Closed) { "closed" } else { "idle" }),
+    }
+}
+
+#[test]
+fn after_a_panic_in_a_commit_nothing_is_written_or_acknowledged() {
+    let dir = tempfile::tempdir().unwrap();
+    let Opened { store, intake, appender, committer, .. } =
+        Store::open(&options(dir.path(), Limits::default())).unwrap();
+    let appender = std::thread::Builder::new().spawn(|| appender.run()).unwrap();
+    let mut outcomes = Vec::new();
+    let mut durable = Vec::new();
+    for n in 0..2 {
+        outcomes.push(put(&intake, event(&large(n), Source::Bus)));
+        let mut commit = next_commit(&committer);
+        if n == 0 {
+            // Fails an assertion when the block is on disk.
+            commit.parts.push(Part { class: commit.parts[0].class, frames: Vec::new(), blocks: Vec::new() });
+        }
+        let apply = || with_writer(&committer.writer, |writer| writer.apply(commit, drop));
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(apply)).unwrap_err();
+        durable.push(store.durable());
+    }
+    assert!(SeqNo::FIRST < durable[0], "the first commit was written");
+    assert_eq!(durable[0], durable[1], "the second one was not");
+    drop((committer, intake, store));
+    appender.join().unwrap();
+    for outcome in outcomes {
+        assert!(outcome.recv().is_err(), "no batch was acknowledged");
+    }
+}
+
 #[test]
 fn a_commit_queued_behind_a_failed_one_fails_with_its_duplicates() {
     let dir = tempfile::tempdir().unwrap();
@@ -23,32 +71,17 @@ fn a_commit_queued_behind_a_failed_one_fails_with_its_duplicates() {
     let Opened { store, intake, appender, committer, .. } =
         Store::open(&Options { fs, ..options(dir.path(), Limits::default()) }).unwrap();
     let appender = std::thread::Builder::new().spawn(|| appender.run()).unwrap();
-    let put = |batch: Batch| {
-        let (tx, rx) = sync_channel(1);
-        intake.submit(batch, Some(tell(tx))).unwrap();
-        rx
-    };
-    // The test acts as the committer, and applies a commit after the next one is packed.
-    let next_commit = || {
-        committer.idles.send(crate::store::write::committer::ReturnedBuffers::default()).unwrap();
-        match committer.commits.next(crate::testing::DEADLINE) {
-            Next::Message(commit) => commit,
-            other => panic!("no commit: {}", if matches!(other, Next::Closed) { "closed" } else { "idle" }),
-        }
-    };
+    // The test applies a commit after the next one is packed.
     let (original, other) = (large(1), large(2));
-    let entry = |(tag, data): &(String, Vec<u8>), source| {
-        Batch::of(&event_entry(tag.as_bytes(), data, source, Micros(0)))
-    };
-    let first = put(entry(&original, Source::Bus));
-    let failing = next_commit();
-    let duplicate = put(entry(&original, Source::EventReturn));
-    let behind = put(entry(&other, Source::Bus));
-    let queued = next_commit();
+    let first = put(&intake, event(&original, Source::Bus));
+    let failing = next_commit(&committer);
+    let duplicate = put(&intake, event(&original, Source::EventReturn));
+    let behind = put(&intake, event(&other, Source::Bus));
+    let queued = next_commit(&committer);
     assert_eq!((failing.epoch, queued.epoch, queued.dones.len()), (0, 0, 2), "packed before the failure");
     plan.add(Fault::once(Act::Sync, Errno::IO));
     for commit in [failing, queued] {
-        crate::store::write::committer::lock_writer(&committer.writer).apply(commit, drop);
+        with_writer(&committer.writer, |writer| writer.apply(commit, drop));
     }
     for (outcome, whose) in [(first, "original"), (duplicate, "duplicate"), (behind, "later event")] {
         assert!(receive(&outcome).is_err(), "the {whose} was confirmed");
@@ -56,9 +89,9 @@ fn a_commit_queued_behind_a_failed_one_fails_with_its_duplicates() {
     assert_eq!(store.durable(), SeqNo::FIRST);
     // The disk works again, and none of the three counts as a duplicate of a lost entry.
     let committer = std::thread::Builder::new().spawn(|| committer.run()).unwrap();
-    for (event, source) in [(&original, Source::EventReturn), (&other, Source::Bus)] {
+    for (lost, source) in [(&original, Source::EventReturn), (&other, Source::Bus)] {
         // Like a real caller: batches fail until the appender knows of the failure.
-        crate::testing::wait_for("a retry to succeed", || receive(&put(entry(event, source))).ok());
+        crate::testing::wait_for("a retry to succeed", || receive(&put(&intake, event(lost, source))).ok());
     }
     drop((intake, store));
     for thread in [appender, committer] {

@@ -23,10 +23,11 @@
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 
 use super::{Fs, FsFile, Space};
@@ -246,7 +247,7 @@ impl Plan {
     }
 
     fn now(&self) -> MutexGuard<'_, Now> {
-        let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut now = self.now.lock();
         now.reread_file();
         now
     }

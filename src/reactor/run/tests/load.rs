@@ -190,7 +190,7 @@ fn runners_with_missed_results_expire() {
     harness.wait_for("the rest to wait", |harness| harness.reactor.handle().status().open == 11);
     harness.clock.wind(3_599 * SECOND);
     harness.wait_for("a check of the runners", |harness| {
-        lock(&harness.reactor.handle().0.scheduler).runners.due(harness.clock.now()).is_empty()
+        harness.reactor.handle().0.scheduler.lock().runners.due(harness.clock.now()).is_empty()
     });
     assert_eq!(harness.asked.try_recv().ok(), None, "they may still run");
     harness.clock.wind(SECOND);

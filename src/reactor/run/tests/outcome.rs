@@ -472,7 +472,7 @@ fn an_open_event_that_cannot_be_read_is_queued_once_it_can() {
     events(SeqNo(1), &mut |row| seqs.extend(follower::is_bus_event(&row).then_some(row.seq))).unwrap();
     // As after a restart with these events open.
     for seq in &seqs {
-        lock(&shared.checkpoint).opened(*seq, 1);
+        shared.checkpoint.lock().opened(*seq, 1);
     }
     let depths = HashMap::new();
     let unreadable = |from, take: &mut dyn FnMut(crate::store::Followed<'_>)| {

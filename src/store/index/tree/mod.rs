@@ -19,8 +19,8 @@ pub mod sled_guard;
 
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::store::error::StoreError;
@@ -106,7 +106,7 @@ impl CheckedTree {
 
     /// The mark set last.
     pub fn mark(&self) -> u64 {
-        self.sum.lock().unwrap_or_else(PoisonError::into_inner).mark
+        self.sum.lock().mark
     }
 
     /// Inserts rows and sets the mark, atomically. Keys must be distinct.
@@ -115,7 +115,7 @@ impl CheckedTree {
         rows: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>,
         mark: u64,
     ) -> Result<(), StoreError> {
-        let mut kept = self.sum.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.sum.lock();
         let mut sum = Sum { mark, ..*kept };
         guarded(&self.dir, || {
             let mut batch = sled::Batch::default();
@@ -135,7 +135,7 @@ impl CheckedTree {
 
     /// Fills an empty tree, atomically. Keys must be distinct.
     pub fn fill(&self, rows: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>) -> Result<(), StoreError> {
-        let mut kept = self.sum.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.sum.lock();
         let mut sum = *kept;
         guarded(&self.dir, || {
             let mut batch = sled::Batch::default();
@@ -156,7 +156,7 @@ impl CheckedTree {
         rows: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>,
         mark: u64,
     ) -> Result<(), StoreError> {
-        let mut kept = self.sum.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.sum.lock();
         let sum = guarded(&self.dir, || {
             let mut batch = sled::Batch::default();
             let mut sum = Sum { mark, ..Sum::default() };
@@ -183,7 +183,7 @@ impl CheckedTree {
 
     /// Removes a row, if it exists.
     pub fn remove(&self, key: &[u8]) -> Result<(), StoreError> {
-        let mut kept = self.sum.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.sum.lock();
         let mut sum = *kept;
         guarded(&self.dir, || {
             let Some(old) = self.tree.get(key)? else { return Ok(()) };

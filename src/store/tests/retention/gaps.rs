@@ -61,7 +61,7 @@ fn while_a_segment_cannot_be_dropped_newer_ones_of_its_class_wait() {
     fill(&rig, 0..300);
     let shared = &rig.store.0;
     let segments = shared.segments(Class::JOBS);
-    let busy = segments.get(1).unwrap().work.lock().unwrap();
+    let busy = segments.get(1).unwrap().work.lock();
     let drops = shared.round();
     let outcomes: Vec<_> = drops.iter().map(|g| g.outcome.clone()).collect();
     assert_eq!(outcomes, [DropOutcome::Dropped, DropOutcome::Busy]);

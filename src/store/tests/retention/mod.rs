@@ -107,7 +107,7 @@ pub(in crate::store) fn fill(rig: &Rig, numbers: std::ops::Range<u64>) {
 
 pub(in crate::store) fn settle(rig: &Rig) {
     let unsealed =
-        |s: &Arc<segment::Segment>| s.is_finished() && (s.metadata().is_none() || s.work.try_lock().is_err());
+        |s: &Arc<segment::Segment>| s.is_finished() && (s.metadata().is_none() || s.work.is_locked());
     wait_for("sealed segments", || (!rig.store.0.all_segments().iter().any(unsealed)).then_some(()));
 }
 

@@ -124,20 +124,20 @@ fn acknowledged_entries_are_present_exactly_once_after_random_operations() {
     let threads =
         if simulation.is_some() { std::thread::available_parallelism().map_or(1, usize::from) } else { 1 };
     let next = AtomicU64::new(from);
-    let failed = std::sync::Mutex::new(Vec::new());
+    let failed = parking_lot::Mutex::new(Vec::new());
     let work = || {
         while let Ok(seed) = next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| {
-            (next < from + count && failed.lock().unwrap().is_empty()).then_some(next + 1)
+            (next < from + count && failed.lock().is_empty()).then_some(next + 1)
         }) {
             if let Some(message) = failure(of_seed(seed).current()) {
-                failed.lock().unwrap().push((seed, message));
+                failed.lock().push((seed, message));
             }
         }
     };
     std::thread::scope(|scope| {
         (0..threads).for_each(|_| drop(scope.spawn(work)));
     });
-    if let Some((seed, message)) = failed.into_inner().unwrap().pop() {
+    if let Some((seed, message)) = failed.into_inner().pop() {
         let (run, shrunk_message) = shrunk(seed, message.clone());
         panic!(
             "SIMULATION_SEED={seed}: {message}\nshrunk: {shrunk_message}\n{:?}\n{:#?}",

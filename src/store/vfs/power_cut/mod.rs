@@ -25,8 +25,9 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use space::{BLOCK, FileSpace};
 pub(crate) use torn::{Rng, Survives};
 use torn::{Write, apply, content_after_cut, copy_sled};
@@ -131,27 +132,27 @@ impl PowerCut {
 
     /// Makes every sync of a file, or of a directory, report success and do nothing.
     pub(in crate::store) fn lying(self, about: Option<Act>) -> Self {
-        self.state().lie = about;
+        self.state.lock().lie = about;
         self
     }
 
     /// Cuts the power after this number of operations. Later operations fail without effect.
     pub(in crate::store) fn cut_after(&self, acts: u64) {
-        self.state().acts_left = Some(acts);
+        self.state.lock().acts_left = Some(acts);
     }
 
     pub(in crate::store) fn is_cut(&self) -> bool {
-        self.state().acts_left == Some(0)
+        self.state.lock().acts_left == Some(0)
     }
 
     /// Restores the power for the next process; the page cache is intact.
     pub(in crate::store) fn restore(&self) {
-        self.state().acts_left = None;
+        self.state.lock().acts_left = None;
     }
 
     /// Records the file in the real directory as fully synced.
     pub(in crate::store) fn adopt_file(&self, path: &Path) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if let Some(id) = state.find(path)
             && let Node::File { synced, unsynced, lost, .. } = &mut state.nodes[id]
         {
@@ -161,21 +162,17 @@ impl PowerCut {
 
     /// Creates in `to` the state that the next start finds.
     pub(in crate::store) fn cut(&self, to: &Path, survives: Survives, rng: &mut Rng) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.acts_left = Some(0);
         let names = state.names_after_cut(survives, rng);
         state.write_dir(0, to, &names, survives, rng);
-    }
-
-    fn state(&self) -> MutexGuard<'_, DiskState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Called before every operation.
     fn begin(&self, act: Act, path: &Path) -> io::Result<MutexGuard<'_, DiskState>> {
         // The plan may sleep; do not hold the lock meanwhile.
         let planned = self.plan.check(act, path, 0);
-        let state = self.state().count_operation()?;
+        let state = self.state.lock().count_operation()?;
         planned.map(|()| state).map_err(|failure| failure.why)
     }
 }
@@ -451,12 +448,12 @@ impl Fs for PowerCut {
     }
 
     fn open(&self, path: &Path) -> io::Result<Box<dyn FsFile>> {
-        let id = self.state().find(path);
+        let id = self.state.lock().find(path);
         Ok(self.file(path, id, Disk.open(path)?))
     }
 
     fn open_to_write(&self, path: &Path) -> io::Result<Box<dyn FsFile>> {
-        let id = self.state().find(path);
+        let id = self.state.lock().find(path);
         Ok(self.file(path, id, Disk.open_to_write(path)?))
     }
 
@@ -506,7 +503,7 @@ impl Fs for PowerCut {
     }
 
     fn space(&self, path: &Path) -> io::Result<Space> {
-        let state = self.state();
+        let state = self.state.lock();
         match state.blocks_max {
             Some(most) => Ok(Space { available: state.blocks_free() * BLOCK, total: most * BLOCK }),
             None => self.plan.space().map_or_else(|| Disk.space(path), Ok),
@@ -516,7 +513,7 @@ impl Fs for PowerCut {
 
 impl PowerCut {
     fn file(&self, path: &Path, id: Option<Id>, real: Box<dyn FsFile>) -> Box<dyn FsFile> {
-        self.state().space_of(id).into_iter().for_each(|space| space.open += 1);
+        self.state.lock().space_of(id).into_iter().for_each(|space| space.open += 1);
         Box::new(CuttableFile { disk: self.clone(), path: path.to_owned(), id, real })
     }
 }
@@ -531,14 +528,14 @@ struct CuttableFile {
 
 impl Drop for CuttableFile {
     fn drop(&mut self) {
-        self.disk.state().space_of(self.id).into_iter().for_each(|space| space.open -= 1);
+        self.disk.state.lock().space_of(self.id).into_iter().for_each(|space| space.open -= 1);
     }
 }
 
 impl CuttableFile {
     fn sync(&self) -> io::Result<()> {
         let planned = self.disk.plan.check(Act::Sync, &self.path, 0);
-        let mut state = self.disk.state().count_operation()?;
+        let mut state = self.disk.state.lock().count_operation()?;
         // The real file is the page cache and needs no sync.
         state.sync_file(self.id, planned.is_ok());
         planned.map_err(|failure| failure.why)
@@ -548,7 +545,7 @@ impl CuttableFile {
 impl FsFile for CuttableFile {
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         let planned = self.disk.plan.check(Act::Write, &self.path, bytes.len());
-        let mut state = self.disk.state().count_operation()?;
+        let mut state = self.disk.state.lock().count_operation()?;
         let part = planned.as_ref().map_or_else(|failure| &bytes[..failure.part], |()| bytes);
         let fits = state.allocate(self.id, offset, part.len());
         let is_full = fits < part.len();
@@ -625,7 +622,7 @@ mod tests {
                 let to = self.dir.path().join(self.cuts.to_string());
                 fs::create_dir(&to).unwrap();
                 self.disk.cut(&to, survives, &mut Rng::new(seed));
-                self.disk.state().acts_left = None;
+                self.disk.state.lock().acts_left = None;
                 found.insert(fs::read(to.join(name)).ok());
             }
             found

@@ -30,12 +30,12 @@ const NAMES_OF_A_BLOCK: usize = 16;
 impl PowerCut {
     /// Limits the free blocks; `None` is unlimited.
     pub(in crate::store) fn leave_blocks(&self, free: Option<u64>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.blocks_max = free.map(|free| state.blocks_used() + free);
     }
 
     pub(in crate::store) fn blocks_used(&self) -> u64 {
-        self.state().blocks_used()
+        self.state.lock().blocks_used()
     }
 }
 
