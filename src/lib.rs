@@ -22,7 +22,6 @@
 //! `tests/tidy.rs` enforces this, `docs/ARCHITECTURE.md` describes the modules.
 
 // foundation
-pub mod channel;
 pub mod clock;
 pub mod limits;
 pub mod metrics;

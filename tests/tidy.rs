@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// The layers of `src/` and their modules, from the lowest up. A file imports from lower layers and its own module; modules of
 /// a layer do not import each other. `lib.rs` and `main.rs` may import everything.
 const LAYERS: &[(&str, &[&str])] = &[
-    ("foundation", &["channel", "clock", "limits", "metrics", "shutdown", "testing"]),
+    ("foundation", &["clock", "limits", "metrics", "shutdown", "testing"]),
     ("nouns", &["model"]),
     ("edges", &["sls", "unix_listener", "wire"]),
     ("settings", &["config"]),

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use crossbeam_channel::TrySendError;
 use tokio::time::{Instant, sleep};
 
-use crate::channel::Refused;
 use crate::limits::INTAKE_TIMEOUT;
 use crate::model::Batch;
 use crate::store::{Done, Intake};
@@ -16,13 +16,13 @@ pub(super) async fn submit(intake: &Intake, mut batch: Batch, done: Done) {
     loop {
         let (done, why) = match intake.try_submit(batch, done.take()) {
             Ok(()) => return,
-            Err(Refused::Full((back, back_done))) if Instant::now() < deadline => {
+            Err(TrySendError::Full((back, back_done))) if Instant::now() < deadline => {
                 (batch, done) = (back, back_done);
                 sleep(Duration::from_millis(1)).await;
                 continue;
             }
-            Err(Refused::Full((_, done))) => (done, "the disk cannot keep up; try again later"),
-            Err(Refused::Closed((_, done))) => (done, "the daemon is stopping"),
+            Err(TrySendError::Full((_, done))) => (done, "the disk cannot keep up; try again later"),
+            Err(TrySendError::Disconnected((_, done))) => (done, "the daemon is stopping"),
         };
         if let Some(done) = done {
             done(Err(why.to_owned()));

@@ -52,6 +52,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use crossbeam_channel::bounded;
 use parking_lot::{Mutex, RwLock};
 
 pub use error::StoreError;
@@ -72,7 +73,6 @@ use vfs::Fs;
 
 use std::time::Duration;
 
-use crate::channel::bounded;
 use crate::clock::Clock;
 use crate::limits::{
     DEDUPE_WINDOW, INTAKE_BATCHES, NUMBERS_AHEAD, SEALS_WAITING, SEGMENT_BYTES, SEGMENT_ENTRIES_MAX,
@@ -417,10 +417,10 @@ impl Store {
         let mut classifier = write::class::Classifier::new(&shared.classes);
         write::refill::refill(&shared, options.limits.dedupe_window, &mut dedupe, &mut classifier);
         let packer = log::builder::Packer::new().map_err(error::io_at("start zstd for", dir))?;
-        let (submissions_tx, submissions) = bounded("intake", INTAKE_BATCHES);
-        let (seals_tx, seals) = bounded("seals", SEALS_WAITING);
-        let (commits_tx, commits) = bounded("commits", 1);
-        let (idles_tx, idles) = bounded("idles", 2);
+        let (submissions_tx, submissions) = bounded(INTAKE_BATCHES);
+        let (seals_tx, seals) = bounded(SEALS_WAITING);
+        let (commits_tx, commits) = bounded(1);
+        let (idles_tx, idles) = bounded(2);
         let intake = Intake { submissions: submissions_tx, bytes: Arc::default() };
         let on_disk = shared.classes.configured().map(|_| SeqNo::default()).collect();
         let commit_state =

@@ -18,13 +18,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crossbeam_channel::TrySendError;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use super::peer::{Connections, LogThrottle, ZmtpCloseReason};
-use crate::channel::Refused;
 use crate::clock::Clock;
 use crate::ingest::policy::Policy;
 use crate::limits::{ENTRY_BYTES_MAX, PEER_TIMEOUT, ZMQ_BYTES_IN_FLIGHT, ZMQ_READ_BYTES};
@@ -237,8 +237,8 @@ impl Server {
                     self.connections.watch.count(events);
                     return Ok(());
                 }
-                Err(Refused::Full(back)) => (batch, done) = back,
-                Err(Refused::Closed((_, done))) => {
+                Err(TrySendError::Full(back)) => (batch, done) = back,
+                Err(TrySendError::Disconnected((_, done))) => {
                     if let Some(done) = done {
                         done(Err("the daemon is stopping".to_owned()));
                     }

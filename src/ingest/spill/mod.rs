@@ -37,7 +37,6 @@ use parking_lot::{Condvar, Mutex};
 pub use self::drainer::{Seen, SpillDrainer, drain_orphaned_spills};
 use super::gap::{Cause, Gap};
 use super::policy::Policy;
-use crate::channel::Refused;
 use crate::clock::{Clock, Micros};
 use crate::limits::{BUS_MEMORY_BYTES, BUS_RESUME_BYTES, BUS_WAITS_MAX, SOURCE_LOG_INTERVAL, SPILL_AFTER};
 use crate::metrics::Metrics;
@@ -232,8 +231,8 @@ fn offer(
             state.flights.push_back(InFlight { pending_batch: pending_batch.clone(), stored: None });
             true
         }
-        // Closed means process exit: the events are spilled to disk.
-        Err(Refused::Full(_) | Refused::Closed(_)) => false,
+        // Full, or the process exits: the events are spilled to disk.
+        Err(_) => false,
     }
 }
 

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::channel::Refused;
 use crate::limits::{REACTOR_RECORD_TIMEOUT, REACTOR_RECORDS_MAX};
 use crate::metrics::Metrics;
 use crate::model::Batch;
@@ -46,10 +45,8 @@ impl Recorder {
                 waiting.lock().push(kept);
             }
         });
-        if let Err(Refused::Full((batch, _)) | Refused::Closed((batch, _))) =
-            intake.try_share(batch, Some(done))
-        {
-            self.waiting.lock().push(batch);
+        if let Err(refused) = intake.try_share(batch, Some(done)) {
+            self.waiting.lock().push(refused.into_inner().0);
         }
     }
 

@@ -7,8 +7,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crossbeam_channel::{Receiver, RecvTimeoutError};
+
 use super::rewrite;
-use crate::channel::{Next, Rx};
 use crate::limits::SEAL_RETRY;
 use crate::store::Shared;
 use crate::store::error::StoreError;
@@ -18,7 +19,7 @@ use crate::store::segment::{Index, Segment};
 /// The sealer's thread.
 pub struct Sealer {
     pub(in crate::store) shared: Arc<Shared>,
-    pub(in crate::store) seals: Rx<Arc<Segment>>,
+    pub(in crate::store) seals: Receiver<Arc<Segment>>,
     /// Segments to seal, oldest first.
     pub(in crate::store) backlog: Vec<Arc<Segment>>,
 }
@@ -28,13 +29,13 @@ impl Sealer {
     pub fn run(mut self) {
         let mut tried = Instant::now();
         loop {
-            let received = match self.seals.next(Duration::from_secs(1)) {
-                Next::Message(segment) => {
+            let received = match self.seals.recv_timeout(Duration::from_secs(1)) {
+                Ok(segment) => {
                     self.backlog.push(segment);
                     true
                 }
-                Next::Idle => false,
-                Next::Closed => break,
+                Err(RecvTimeoutError::Timeout) => false,
+                Err(RecvTimeoutError::Disconnected) => break,
             };
             let known = self.backlog.len() - usize::from(received);
             self.backlog.extend(self.shared.take_damaged());

@@ -4,7 +4,6 @@ use rustix::io::Errno;
 
 use super::super::vfs::faults::{Act, Fault, Faults, Plan};
 use super::*;
-use crate::channel::Next;
 use crate::store::write::committer::{Commit, Part, ReturnedBuffers, with_writer};
 
 /// An event too large for a commit by the appender.
@@ -29,10 +28,7 @@ fn put(intake: &Intake, batch: Batch) -> std::sync::mpsc::Receiver<Result<(), St
 /// The next commit; the test acts as the committer.
 fn next_commit(committer: &Committer) -> Commit {
     committer.idles.send(ReturnedBuffers::default()).unwrap();
-    match committer.commits.next(crate::testing::DEADLINE) {
-        Next::Message(commit) => commit,
-        other => panic!("no commit: {}", if matches!(other, Next::Closed) { "closed" } else { "idle" }),
-    }
+    committer.commits.recv_timeout(crate::testing::DEADLINE).unwrap()
 }
 
 #[test]

@@ -20,13 +20,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crossbeam_channel::{Receiver, SendError, Sender, TrySendError};
 use parking_lot::Mutex;
 
 use super::class::Classifier;
 use super::committer::{Commit, CommitState, Part, ReturnedBuffers, SegmentWriter, with_writer};
 use super::dedupe::{Dedupe, DedupeOutcome};
 use super::seqno::SeqNos;
-use crate::channel::{Either, Next, Refused, Rx, Tx};
 use crate::limits::{BLOCK_WAITS_COMMITS, COMMIT_PACKED_BYTES, COMMIT_WORTH_BYTES, INTAKE_BYTES};
 use crate::model::{Batch, Entry, Flags, Kind, SeqNo};
 use crate::store::Shared;
@@ -51,7 +51,7 @@ pub struct Submission {
 /// The sending half of the queue `intake`, bounded by messages and by bytes. Senders wait while it is full.
 #[derive(Clone)]
 pub struct Intake {
-    pub(in crate::store) submissions: Tx<Submission>,
+    pub(in crate::store) submissions: Sender<Submission>,
     pub(in crate::store) bytes: Arc<AtomicUsize>,
 }
 
@@ -61,8 +61,8 @@ impl Intake {
         loop {
             match self.try_submit(batch, done) {
                 Ok(()) => return Ok(()),
-                Err(Refused::Closed(_)) => return Err(StoreError::Stopping),
-                Err(Refused::Full(back)) => (batch, done) = back,
+                Err(TrySendError::Disconnected(_)) => return Err(StoreError::Stopping),
+                Err(TrySendError::Full(back)) => (batch, done) = back,
             }
             std::thread::sleep(Duration::from_micros(200));
         }
@@ -70,34 +70,33 @@ impl Intake {
 
     /// Submits a batch, or returns it if the queue is full. A batch larger than the byte limit is accepted when the
     /// queue is empty.
-    pub fn try_submit(&self, batch: Batch, done: Option<Done>) -> Result<(), Refused<(Batch, Option<Done>)>> {
+    pub fn try_submit(
+        &self,
+        batch: Batch,
+        done: Option<Done>,
+    ) -> Result<(), TrySendError<(Batch, Option<Done>)>> {
         let own = |(batch, done)| (Arc::into_inner(batch).expect("this is the only reference"), done);
         self.try_share(Arc::new(batch), done).map_err(|refused| match refused {
-            Refused::Full(back) => Refused::Full(own(back)),
-            Refused::Closed(back) => Refused::Closed(own(back)),
+            TrySendError::Full(back) => TrySendError::Full(own(back)),
+            TrySendError::Disconnected(back) => TrySendError::Disconnected(own(back)),
         })
     }
 
     /// As [`Intake::try_submit`], for a sender that keeps a reference for retries.
-    pub fn try_share(&self, batch: Arc<Batch>, done: Option<Done>) -> Result<(), Refused<Offer>> {
+    pub fn try_share(&self, batch: Arc<Batch>, done: Option<Done>) -> Result<(), TrySendError<Offer>> {
         let bytes = batch.bytes();
         let waiting = self.bytes.fetch_add(bytes, Ordering::AcqRel);
         if waiting > 0 && waiting + bytes > INTAKE_BYTES {
             self.bytes.fetch_sub(bytes, Ordering::AcqRel);
-            return Err(Refused::Full((batch, done)));
+            return Err(TrySendError::Full((batch, done)));
         }
         self.submissions.try_send(Submission { batch, done }).map_err(|refused| {
             self.bytes.fetch_sub(bytes, Ordering::AcqRel);
             match refused {
-                Refused::Full(work) => Refused::Full((work.batch, work.done)),
-                Refused::Closed(work) => Refused::Closed((work.batch, work.done)),
+                TrySendError::Full(work) => TrySendError::Full((work.batch, work.done)),
+                TrySendError::Disconnected(work) => TrySendError::Disconnected((work.batch, work.done)),
             }
         })
-    }
-
-    /// Number of batches in the queue.
-    pub fn depth(&self) -> usize {
-        self.submissions.depth()
     }
 }
 
@@ -218,10 +217,10 @@ pub(in crate::store) struct EntryStats {
 /// The appender's thread.
 pub struct Appender {
     shared: Arc<Shared>,
-    intake: Rx<Submission>,
+    intake: Receiver<Submission>,
     intake_bytes: Arc<AtomicUsize>,
-    commits: Tx<Commit>,
-    idles: Rx<ReturnedBuffers>,
+    commits: Sender<Commit>,
+    idles: Receiver<ReturnedBuffers>,
     /// Set while the committer is idle.
     idle: Option<ReturnedBuffers>,
     commit_state: Arc<Mutex<CommitState>>,
@@ -241,10 +240,10 @@ pub struct Appender {
 
 /// The appender's queues and shared state.
 pub(in crate::store) struct Ends {
-    pub(in crate::store) intake: Rx<Submission>,
+    pub(in crate::store) intake: Receiver<Submission>,
     pub(in crate::store) intake_bytes: Arc<AtomicUsize>,
-    pub(in crate::store) commits: Tx<Commit>,
-    pub(in crate::store) idles: Rx<ReturnedBuffers>,
+    pub(in crate::store) commits: Sender<Commit>,
+    pub(in crate::store) idles: Receiver<ReturnedBuffers>,
     pub(in crate::store) commit_state: Arc<Mutex<CommitState>>,
     pub(in crate::store) writer: Arc<Mutex<SegmentWriter>>,
 }
@@ -286,20 +285,21 @@ impl Appender {
         loop {
             self.shared.heartbeat();
             self.apply_results();
-            let next = if self.idle.is_some() && self.has_work() {
-                let Some(work) = self.intake.try_next() else {
+            if self.idle.is_some() && self.has_work() {
+                let Ok(work) = self.intake.try_recv() else {
                     self.hand_over(true);
                     continue;
                 };
-                Next::Message(Either::This(work))
+                self.take(work);
             } else {
-                self.intake.next_of(&self.idles, Duration::from_secs(1))
-            };
-            match next {
-                Next::Message(Either::This(work)) => self.take(work),
-                Next::Message(Either::Other(idle)) => self.idle = Some(idle),
-                Next::Idle => {}
-                Next::Closed => break,
+                crossbeam_channel::select! {
+                    recv(self.intake) -> work => match work {
+                        Ok(work) => self.take(work),
+                        Err(_) => break,
+                    },
+                    recv(self.idles) -> idle => if let Ok(idle) = idle { self.idle = Some(idle) },
+                    default(Duration::from_secs(1)) => {}
+                }
             }
             let packed = self.packed_bytes();
             if packed > COMMIT_PACKED_BYTES {
@@ -327,13 +327,9 @@ impl Appender {
     }
 
     fn wait_for_idle(&mut self) {
-        while self.idle.is_none() {
-            match self.idles.next(Duration::from_secs(1)) {
-                Next::Message(idle) => self.idle = Some(idle),
-                Next::Idle => {}
-                // The committer ended, and the process ends with it.
-                Next::Closed => return,
-            }
+        if self.idle.is_none() {
+            // An error means that the committer ended, and the process ends with it.
+            self.idle = self.idles.recv().ok();
         }
     }
 
@@ -478,7 +474,7 @@ impl Appender {
             with_writer(&self.writer, |writer| writer.apply(commit, |idle| self.idle = Some(idle)));
             return;
         }
-        if let Err(commit) = self.commits.send(commit) {
+        if let Err(SendError(commit)) = self.commits.send(commit) {
             let gone = "the committer ended".to_owned();
             commit.dones.into_iter().for_each(|done| done(Err(gone.clone())));
         }

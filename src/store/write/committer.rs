@@ -15,11 +15,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crossbeam_channel::{Receiver, RecvTimeoutError, SendError, Sender};
 use parking_lot::Mutex;
 
 use super::appender::{Done, EntryStats, PackedBlock};
 use super::class::Class;
-use crate::channel::{Next, Rx, Tx};
 use crate::limits::{LOG_BYTES_AHEAD, SEGMENT_AGE_POLL};
 use crate::model::{Durability, Entry, SeqNo};
 use crate::store::error::{StoreError, io_at};
@@ -214,8 +214,8 @@ impl Active {
 
 /// The committer's thread.
 pub struct Committer {
-    pub(in crate::store) commits: Rx<Commit>,
-    pub(in crate::store) idles: Tx<ReturnedBuffers>,
+    pub(in crate::store) commits: Receiver<Commit>,
+    pub(in crate::store) idles: Sender<ReturnedBuffers>,
     pub(in crate::store) writer: Arc<Mutex<SegmentWriter>>,
 }
 
@@ -223,7 +223,7 @@ pub struct Committer {
 pub(in crate::store) struct SegmentWriter {
     pub(in crate::store) shared: Arc<Shared>,
     pub(in crate::store) commit_state: Arc<Mutex<CommitState>>,
-    pub(in crate::store) seals: Tx<Arc<Segment>>,
+    pub(in crate::store) seals: Sender<Arc<Segment>>,
     /// By class; `None` until the first write.
     pub(in crate::store) active: Vec<Option<Active>>,
     /// Segments with a failed write or sync, not finished yet.
@@ -241,13 +241,13 @@ impl Committer {
         let _ = self.idles.send(ReturnedBuffers::default());
         loop {
             let pause = with_writer(&self.writer, |writer| writer.pause());
-            let next = self.commits.next(pause);
-            let is_closed = matches!(next, Next::Closed);
+            let next = self.commits.recv_timeout(pause);
+            let is_closed = matches!(next, Err(RecvTimeoutError::Disconnected));
             with_writer(&self.writer, |writer| {
                 match next {
-                    Next::Message(commit) => writer.apply(commit, |idle| drop(self.idles.send(idle))),
-                    Next::Idle => writer.roll_full_segments(),
-                    Next::Closed => {
+                    Ok(commit) => writer.apply(commit, |idle| drop(self.idles.send(idle))),
+                    Err(RecvTimeoutError::Timeout) => writer.roll_full_segments(),
+                    Err(RecvTimeoutError::Disconnected) => {
                         writer.sync_late();
                         writer.active.iter_mut().flatten().for_each(Active::trim);
                     }
@@ -496,9 +496,9 @@ impl SegmentWriter {
 }
 
 /// Queues a finished segment for sealing; waits while the queue is full.
-fn finish(seals: &Tx<Arc<Segment>>, segment: Arc<Segment>) {
+fn finish(seals: &Sender<Arc<Segment>>, segment: Arc<Segment>) {
     segment.set_active(false);
-    if let Err(segment) = seals.send(segment) {
+    if let Err(SendError(segment)) = seals.send(segment) {
         tracing::error!(dir = %segment.dir().display(), "sealer ended, the next start seals this segment");
     }
 }
