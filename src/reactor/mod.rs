@@ -10,43 +10,26 @@
 //! The reference is Salt 3008.3 (`tests/data/reactor-cases`, [`conformance`]). In cases in which Salt's process dies, this reactor logs an
 //! ERROR and continues with the next event. [`run`] sends the calls.
 
-mod account;
-pub mod acting;
-mod arguments;
-mod call;
 pub mod conformance;
 mod dispatch;
 mod encode;
-mod files;
-mod functions;
-mod grains;
-mod hash;
 mod helper;
-mod manage;
-mod matcher;
-mod msgpack;
-mod nodegroup;
-mod outcome;
-mod pipe;
 mod pipeline;
-mod process;
 mod render;
 mod rules;
 pub mod run;
-mod salt;
 pub mod shadow;
-mod signatures;
 
-pub use account::Account;
-pub use call::{Call, CallerCall, Client, LocalCall, MasterCall};
+pub use dispatch::call::{Call, CallerCall, Client, LocalCall, MasterCall};
+pub use dispatch::signatures::{BadSignatures, Signature, Signatures};
 pub use dispatch::{DispatchSettings, REACTOR_USER};
 pub use encode::{decode, encode, encode_map};
-pub use files::{FileSettings, Found, Template, Templates, Unusable, resolve};
+pub use helper::account::Account;
+pub use helper::salt::{NoSalt, Salt, SaltAnswer, SaltError, SaltFile, SaltRendered};
 pub use helper::{Helper, HelperOptions};
-pub use matcher::Matcher;
-pub use outcome::{Detail, Fired, NotNative, Outcome, Render, SaltCall};
-pub use pipe::{RendererSettings, Stage};
+pub use pipeline::outcome::{Detail, Fired, NotNative, Outcome, Render, SaltCall};
 pub use pipeline::{Body, Learn, Pipeline, Worker};
-pub use rules::Rules;
-pub use salt::{NoSalt, Salt, SaltAnswer, SaltError, SaltFile, SaltRendered};
-pub use signatures::{BadSignatures, Signature, Signatures};
+pub use render::files::{FileSettings, Found, Template, Templates, Unusable, resolve};
+pub use render::pipe::{RendererSettings, Stage};
+pub use rules::matcher::Matcher;
+pub use rules::{Rules, acting};

@@ -1,6 +1,6 @@
 """Prints the signatures of a Salt's runner and wheel functions as JSON, of the Salt in this Python.
 
-    python tests/lab/salt_signatures.py [MASTER_CONFIG] > src/reactor/signatures.json
+    python tests/lab/salt_signatures.py [MASTER_CONFIG] > src/reactor/dispatch/signatures.json
 
 They are read with the functions of Salt's reactor, including aliases and custom modules.
 """

@@ -11,7 +11,7 @@ use crate::model::{EventFilter, Flags, Glob, Kind, REACTION_TAG, SeqNo};
 use crate::query::Job;
 use crate::reactor::acting::{self, Assigned};
 use crate::reactor::run::engine::Handle;
-use crate::reactor::run::replay::{ReplayError, Replayed};
+use crate::reactor::run::record::replay::{ReplayError, Replayed};
 use crate::store::{StoreError, StoredEntry};
 use crate::wire::call::{Args, CallError};
 use crate::wire::msgpack::{Writer, as_bool, as_int, as_text, elements, get};

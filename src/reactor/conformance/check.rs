@@ -11,10 +11,10 @@ use super::{CaseResult, ConformanceOptions, Difference, Layer};
 use crate::config::salt_master::SaltMaster;
 use crate::model::{Note, NoteLevel};
 use crate::reactor::encode::{decode, encode, encode_map};
+use crate::reactor::helper::salt::{Salt, SaltAnswer, SaltError, SaltFile, SaltRendered};
 use crate::reactor::helper::{Helper, HelperOptions, LOGGERS};
-use crate::reactor::outcome::{Detail, Fired, Outcome};
+use crate::reactor::pipeline::outcome::{Detail, Fired, Outcome};
 use crate::reactor::pipeline::{Body, Pipeline, Worker};
-use crate::reactor::salt::{Salt, SaltAnswer, SaltError, SaltFile, SaltRendered};
 use crate::sls::{Map, Value};
 
 /// Runs a case.

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::checkpoint::Checkpoint;
-use super::checkpoint_file::{self, CheckpointFile, Update};
+use super::checkpoint::file::{self, CheckpointFile, Update};
 use super::depths::{ForeignCalls, JobDepths};
+use super::record::recorder::{Clean, Recorder};
 use super::record::{self, Record, option_of};
-use super::recorder::{Clean, Recorder};
 use super::scheduler::{Scheduler, Task};
-use super::starts::Starts;
+use super::settle::starts::Starts;
 use super::{Event, Executor, RuleEngine, micros};
 use crate::clock::{Clock, Micros};
 use crate::limits::{
@@ -116,8 +116,7 @@ impl Reactor {
     pub fn start(parts: Parts) -> Result<Self, StoreError> {
         let Parts { store, intake, clean, clock, metrics, rules, settings, executor } = parts;
         let durable = store.durable();
-        let mut checkpoint = match store.reactor_file()?.map(|bytes| checkpoint_file::parse(&bytes, durable))
-        {
+        let mut checkpoint = match store.reactor_file()?.map(|bytes| file::parse(&bytes, durable)) {
             None => Checkpoint::at(durable),
             Some(Ok((checkpoint, ignored))) => {
                 if ignored > 0 {

@@ -17,24 +17,14 @@
 //! A matched event is open from the moment it is read until its record is read. Events that are open when the daemon ends, even by a kill,
 //! are handled after its next start: at least once, and with `at_most_once` at most once.
 
-pub mod admit;
-pub mod announced;
 pub mod checkpoint;
-pub mod checkpoint_file;
 pub mod depths;
 pub mod engine;
 pub mod follower;
 pub mod native;
-pub mod open;
-pub mod queues;
 pub mod record;
-pub mod recorder;
-pub mod replay;
-pub mod runners;
 pub mod scheduler;
-mod settle;
-pub mod starts;
-pub mod throttle;
+pub mod settle;
 mod watch;
 pub mod worker;
 

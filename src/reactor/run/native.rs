@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{Action, Event, PlannedCall, ReactionPlan, RuleEngine};
 use crate::master::{Call as Request, Cmd};
 use crate::model::{ListedRule, Note};
-use crate::reactor::manage::is_answer;
+use crate::reactor::rules::manage::is_answer;
 use crate::reactor::{Body, Call, Client, Detail, Pipeline, Worker};
 use crate::sls::Value;
 

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use super::depths::{name_orchestration, orchestration_jid};
 use super::engine::{RuleSnapshot, Shared};
-use super::queues::{QueueItem, RuleSet};
 use super::record::{CallOutcome, CallRecord, Mark, ReactionState, Record, call_key, client, mark, target};
+use super::scheduler::queues::{QueueItem, RuleSet};
 use super::scheduler::{NextAction, Slot, Task, TaskProgress};
 use super::settle::{must_not_repeat, start_of};
 use super::{Action, CallerError, CallerReturn, Event, PlannedCall, ReactionPlan, RuleEngine, SeqNo, micros};

@@ -1,7 +1,7 @@
 //! The reactor's checkpoint file: appended to, and rewritten as a whole from time to time.
 //!
 //! ```text
-//! REACTOR    text; the format is in `reactor::run::checkpoint_file`
+//! REACTOR    text; the format is in `reactor::run::checkpoint::file`
 //! ```
 
 use std::io;

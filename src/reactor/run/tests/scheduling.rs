@@ -1,6 +1,7 @@
 //! The scheduler: order of events and memory limits.
 
-use super::super::queues::QueueItem;
+use super::super::scheduler::queues::QueueItem;
+use super::super::scheduler::throttle::Admission;
 use super::super::scheduler::{NextAction, Scheduler, Slot, Task, TaskProgress};
 use super::*;
 use crate::limits::{REACTOR_MINION_TASKS_MAX, REACTOR_QUEUES_MAX, REACTOR_RULE_TASKS_MAX};
@@ -228,11 +229,11 @@ fn a_rate_delays_only_its_own_rule() {
         while let NextAction::Run(item, slot) = scheduler.next(Micros(now)) {
             let QueueItem::Task(task) = item else { panic!("few wait") };
             match scheduler.start(&task, Micros(now)) {
-                throttle::Admission::Now => {
+                Admission::Now => {
                     gone.push((task.event.seq.0, (now - NOW) / SECOND));
                     scheduler.done(&slot);
                 }
-                throttle::Admission::At(at) => scheduler.throttle(QueueItem::Task(task), &slot, at),
+                Admission::At(at) => scheduler.throttle(QueueItem::Task(task), &slot, at),
                 other => panic!("{other:?}"),
             }
         }

@@ -1,0 +1,411 @@
+//! Calls from low chunks, as Salt's reactor passes them to its clients (`salt.utils.reactor.ReactWrap`).
+//!
+//! # Invariant
+//!
+//! A chunk yields one call or one ERROR, and does not affect other chunks.
+
+mod arguments;
+pub(super) mod call;
+mod nodegroup;
+pub(super) mod signatures;
+
+use self::arguments::{Refusal, text_of, unpacked};
+use self::call::{Call, CallerCall, Client, LocalCall, MasterCall};
+use self::signatures::Signatures;
+use crate::config::salt_master::SaltMaster;
+use crate::model::{Location, Note, NoteLevel};
+use crate::sls::{Map, Value};
+
+const LOGGER: &str = "salt.utils.reactor";
+/// Logger of messages that Salt lacks.
+pub(super) const OWN_LOGGER: &str = "saltcellar.reactor";
+
+/// The user of runners and wheel functions. Events of this user cause no reactions.
+pub use crate::master::REACTOR_USER;
+
+/// The master's options for calls.
+#[derive(Debug, Clone)]
+pub struct DispatchSettings {
+    user: String,
+    nodegroups: Map,
+    ext_job_cache: String,
+    order_masters: bool,
+    timeout: Value,
+    publish_timeout: Value,
+    conf_file: String,
+}
+
+impl DispatchSettings {
+    /// From the master's configuration.
+    pub fn of(master: &SaltMaster) -> Self {
+        let option = |name: &str| master.option(name).cloned().unwrap_or(Value::Null);
+        Self {
+            user: master.user.clone(),
+            nodegroups: master.option("nodegroups").and_then(Value::as_map).cloned().unwrap_or_default(),
+            ext_job_cache: master.text("ext_job_cache").unwrap_or_default().to_owned(),
+            order_masters: master.flag("order_masters"),
+            timeout: option("timeout"),
+            publish_timeout: option("publish_timeout"),
+            conf_file: master.conf_file.display().to_string(),
+        }
+    }
+}
+
+/// True for a runner in the old form without a known signature.
+pub(super) fn lacks_signature(chunk: &Map, signatures: &Signatures) -> bool {
+    let is_runner = chunk.get("state").and_then(Client::named) == Some(Client::Runner);
+    let fun = chunk.get("fun").and_then(Value::as_str);
+    is_runner && is_mapped(chunk) && fun.is_some_and(|fun| signatures.runner(fun).is_none())
+}
+
+/// True for the old form, whose keys are assigned to the arguments of a runner or wheel function.
+fn is_mapped(chunk: &Map) -> bool {
+    let has = |name: &str| chunk.contains_key(name);
+    !(has("args") || has("arg") && has("kwarg"))
+}
+
+/// Converts chunks to calls.
+pub(super) struct Dispatch<'a> {
+    pub(super) settings: &'a DispatchSettings,
+    pub(super) signatures: &'a Signatures,
+    /// True if the pool for runners and wheel functions is full.
+    pub(super) pool_full: bool,
+}
+
+impl Dispatch<'_> {
+    /// The call of a chunk; `None` after an error, which is in the notes.
+    pub(super) fn call(&self, mut chunk: Map, notes: &mut Vec<Note>) -> Option<Call> {
+        let state = chunk.get("state").unwrap_or(&Value::Null);
+        let Some(client) = Client::named(state) else {
+            notes.push(unknown_type(&chunk, state));
+            return None;
+        };
+        silent_mistakes(client, &chunk, notes);
+        let location = location_of(&chunk);
+        match self.prepare(client, &mut chunk, notes).and_then(|()| match client {
+            Client::Local => Ok(self.local(std::mem::take(&mut chunk), notes)),
+            Client::Runner | Client::Wheel => self.master(client, &mut chunk, notes),
+            Client::Caller => caller(&chunk),
+        }) {
+            Ok(call) => Some(call),
+            Err(Refusal::Reported) => {
+                if let Some(note) = notes.last_mut() {
+                    note.fails = Some(location);
+                }
+                None
+            }
+            Err(Refusal::Failed(cause)) => {
+                notes.push(failed(client, &chunk, &text_of(&chunk, "fun"), cause));
+                None
+            }
+        }
+    }
+
+    /// Converts a chunk to the keyword arguments of Salt's client; `fun` and `tgt` are still among them.
+    fn prepare(&self, client: Client, chunk: &mut Map, notes: &mut Vec<Note>) -> Result<(), Refusal> {
+        if client == Client::Local && !chunk.contains_key("tgt") {
+            return Err(Refusal::Failed("local takes at least 2 arguments (1 given): no `tgt`".to_owned()));
+        }
+        let is_of_master = matches!(client, Client::Runner | Client::Wheel);
+        let mut mapped = (Value::Tuple(Vec::new()), Value::Map(Map::new()));
+        if is_of_master && is_mapped(chunk) {
+            let Some(signature) = self.signature(client, chunk) else {
+                notes.push(Note::new(
+                    NoteLevel::Error,
+                    LOGGER,
+                    format!(
+                        "Reactor '{}' failed to execute {} '{}': function not available",
+                        text_of(chunk, "__id__"),
+                        client.name(),
+                        text_of(chunk, "fun"),
+                    ),
+                ));
+                return Err(Refusal::Reported);
+            };
+            let (positional, keywords) = arguments::mapped(chunk, signature)?;
+            mapped = (Value::List(positional), Value::Map(keywords));
+        }
+        if is_of_master {
+            chunk.insert("__user__".into(), REACTOR_USER.into());
+            if let Some(state) = chunk.shift_remove("state") {
+                chunk.insert("__state__".into(), state);
+            }
+        }
+        if let Some(args) = chunk.shift_remove("args") {
+            arguments::present(client, chunk, args, notes)?;
+        } else {
+            chunk.entry("arg".into()).or_insert(mapped.0);
+            chunk.entry("kwarg".into()).or_insert(mapped.1);
+        }
+        for key in chunk.keys() {
+            match key.as_str() {
+                Some("self") => {
+                    return Err(Refusal::Failed(format!(
+                        "{} got multiple values for argument 'self'",
+                        client.name()
+                    )));
+                }
+                Some(_) => {}
+                None => {
+                    return Err(Refusal::Failed(format!("keywords must be strings: {}", key.0.python_str())));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn signature(&self, client: Client, chunk: &Map) -> Option<&signatures::Signature> {
+        let fun = chunk.get("fun")?.as_str()?;
+        if client == Client::Runner { self.signatures.runner(fun) } else { self.signatures.wheel(fun) }
+    }
+
+    fn master(&self, client: Client, chunk: &mut Map, notes: &mut Vec<Note>) -> Result<Call, Refusal> {
+        if self.pool_full {
+            notes.push(Note::new(
+                NoteLevel::Error,
+                LOGGER,
+                format!(
+                    "Reactor '{}' failed  to execute {} '{}': TaskPool queue is full!Consider tuning \
+                     reactor_worker_threads and/or reactor_worker_hwm",
+                    text_of(chunk, "__id__"),
+                    client.name(),
+                    text_of(chunk, "fun"),
+                ),
+            ));
+            return Err(Refusal::Reported);
+        }
+        let args = unpacked(chunk.get("arg").unwrap_or(&Value::Null))?;
+        let kwargs = chunk.get("kwarg").cloned().unwrap_or(Value::Null);
+        let fun = chunk.shift_remove("fun").unwrap_or(Value::Null);
+        Ok(Call::Master(MasterCall { client, fun, args, kwargs, low: std::mem::take(chunk) }))
+    }
+
+    fn local(&self, mut kwargs: Map, notes: &mut Vec<Note>) -> Call {
+        let tgt = kwargs.shift_remove("tgt").unwrap_or(Value::Null);
+        let fun = kwargs.shift_remove("fun").unwrap_or(Value::Null);
+        let timeout = match kwargs.get("timeout") {
+            None | Some(Value::Null) => self.publish_timeout(),
+            Some(given) => whole_seconds(given).unwrap_or_else(|| self.settings.timeout.clone()),
+        };
+        let publish = match self.publish(&tgt, &fun, &kwargs, &timeout, notes) {
+            Ok(publish) => Some(publish),
+            Err(cause) => {
+                notes.push(failed(Client::Local, &kwargs, &fun.python_str(), cause));
+                None
+            }
+        };
+        Call::Local(LocalCall { tgt, fun, kwargs, publish, timeout })
+    }
+
+    fn publish_timeout(&self) -> Value {
+        self.settings.publish_timeout.clone()
+    }
+
+    /// The payload for the request port, without the key.
+    fn publish(
+        &self,
+        tgt: &Value,
+        fun: &Value,
+        kwargs: &Map,
+        timeout: &Value,
+        notes: &mut Vec<Note>,
+    ) -> Result<Map, String> {
+        if kwargs.contains_key("listen") {
+            return Err("run_job() got multiple values for keyword argument 'listen'".to_owned());
+        }
+        let given = |name: &str| kwargs.get(name).unwrap_or(&Value::Null);
+        let arg = conditioned(given("arg"), given("kwarg"))?;
+        let get = |name: &str, otherwise: Value| kwargs.get(name).cloned().unwrap_or(otherwise);
+        let tgt_type = get("tgt_type", "glob".into());
+        let (tgt, tgt_type) =
+            nodegroup::resolved(tgt, tgt_type, &self.settings.nodegroups, &self.settings.conf_file, notes)?;
+        let mut ret = get("ret", "".into());
+        if !self.settings.ext_job_cache.is_empty() {
+            ret = match ret {
+                Value::Str(own) if !own.is_empty() => format!("{own},{}", self.settings.ext_job_cache).into(),
+                other if other.truthy() => {
+                    return Err(format!(
+                        "`ret` is not text, so ext_job_cache cannot be appended: {}",
+                        other.python_str()
+                    ));
+                }
+                _ => self.settings.ext_job_cache.as_str().into(),
+            };
+        }
+        let mut payload = Map::with_capacity(11);
+        payload.insert("cmd".into(), "publish".into());
+        payload.insert("tgt".into(), tgt);
+        payload.insert("fun".into(), fun.clone());
+        payload.insert("arg".into(), Value::List(arg));
+        payload.insert("tgt_type".into(), tgt_type);
+        payload.insert("ret".into(), ret);
+        payload.insert("jid".into(), get("jid", "".into()));
+        let rest: Map = kwargs
+            .iter()
+            .filter(|(key, _)| {
+                !matches!(key.as_str(), Some("arg" | "kwarg" | "tgt_type" | "ret" | "jid" | "timeout"))
+            })
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect();
+        if !rest.is_empty() {
+            payload.insert("kwargs".into(), Value::Map(rest));
+        }
+        payload.insert("user".into(), self.settings.user.as_str().into());
+        if self.settings.order_masters {
+            payload.insert("to".into(), timeout.clone());
+        }
+        Ok(payload)
+    }
+}
+
+fn caller(chunk: &Map) -> Result<Call, Refusal> {
+    let args = unpacked(chunk.get("arg").unwrap_or(&Value::Null))?;
+    let kwarg = chunk.get("kwarg").unwrap_or(&Value::Null);
+    let Value::Map(kwargs) = kwarg else {
+        return Err(Refusal::Failed(format!("`kwarg` is not a mapping: {}", kwarg.python_str())));
+    };
+    for key in kwargs.keys() {
+        match key.as_str() {
+            Some(name @ ("self" | "fun")) => {
+                return Err(Refusal::Failed(format!("cmd() got multiple values for argument '{name}'")));
+            }
+            Some(_) => {}
+            None => return Err(Refusal::Failed(format!("keywords must be strings: {}", key.0.python_str()))),
+        }
+    }
+    let get = |name: &str| chunk.get(name).cloned().unwrap_or(Value::Null);
+    Ok(Call::Caller(CallerCall {
+        id: get("__id__"),
+        sls: get("__sls__"),
+        fun: get("fun"),
+        args,
+        kwargs: kwargs.clone(),
+    }))
+}
+
+/// Salt's `condition_input`: integers that look like a job id become text, keyword arguments a marked mapping at the end.
+fn conditioned(arg: &Value, kwarg: &Value) -> Result<Vec<Value>, String> {
+    let items = match unpacked(arg) {
+        Ok(items) => items,
+        Err(Refusal::Failed(cause)) => return Err(cause),
+        Err(Refusal::Reported) => Vec::new(),
+    };
+    let mut args: Vec<Value> = items
+        .into_iter()
+        .map(|item| match item {
+            // 20 digits exceed 64 bits.
+            Value::BigInt(digits) if digits.len() == 20 => Value::Str(digits),
+            Value::Int(int) if int.to_string().len() == 20 => Value::Str(int.to_string()),
+            other => other,
+        })
+        .collect();
+    if let Value::Map(kwarg) = kwarg
+        && !kwarg.is_empty()
+    {
+        let mut marked = Map::with_capacity(kwarg.len() + 1);
+        marked.insert("__kwarg__".into(), Value::Bool(true));
+        marked.extend(kwarg.clone());
+        args.push(Value::Map(marked));
+    }
+    Ok(args)
+}
+
+/// The `timeout` of a chunk: a number, or a number as text; otherwise Salt uses the master's option.
+fn whole_seconds(given: &Value) -> Option<Value> {
+    match given {
+        Value::Int(_) | Value::BigInt(_) | Value::Bool(_) => Some(given.clone()),
+        Value::Str(text) => text.trim().replace('_', "").parse().ok().map(Value::Int),
+        _ => None,
+    }
+}
+
+fn failed(client: Client, chunk: &Map, fun: &str, cause: String) -> Note {
+    let id = text_of(chunk, "__id__");
+    Note::new(NoteLevel::Error, LOGGER, format!("Reactor '{id}' failed to execute {} '{fun}'", client.name()))
+        .because(cause)
+        .failing(location_of(chunk))
+}
+
+/// The file of a chunk.
+fn location_of(chunk: &Map) -> Location {
+    Location::file(text_of(chunk, "__sls__"))
+}
+
+/// Salt's process dies in this case.
+fn unknown_type(chunk: &Map, state: &Value) -> Note {
+    let state = state.python_str();
+    Note::new(NoteLevel::Error, LOGGER, format!("ReactWrap is missing a wrapper function for '{state}'"))
+        .because(format!(
+            "{}: ID '{}': unknown reaction type `{state}`, expected local, runner, wheel or caller",
+            text_of(chunk, "__sls__"),
+            text_of(chunk, "__id__"),
+        ))
+        .failing(location_of(chunk))
+}
+
+/// Mistakes that Salt accepts silently with another meaning.
+fn silent_mistakes(client: Client, chunk: &Map, notes: &mut Vec<Note>) {
+    let mut warn = |what: String| {
+        let (sls, id) = (text_of(chunk, "__sls__"), text_of(chunk, "__id__"));
+        notes.push(Note::new(NoteLevel::Warning, OWN_LOGGER, format!("{sls}: ID '{id}': {what}")));
+    };
+    if client == Client::Local && chunk.contains_key("expr_form") {
+        warn("`expr_form` is ignored and the target is a glob; use `tgt_type`".to_owned());
+    }
+    if chunk.contains_key("args") {
+        return;
+    }
+    if client == Client::Local {
+        if matches!(chunk.get("kwarg"), Some(value) if !matches!(value, Value::Map(_) | Value::Null)) {
+            warn("`kwarg` is not a mapping and is ignored; use `args`, or one mapping".to_owned());
+        }
+        if matches!(chunk.get("arg"), Some(Value::Str(text)) if !text.is_empty()) {
+            warn("`arg` is text, so each character is an argument; use a list".to_owned());
+        }
+    }
+    if matches!(client, Client::Local | Client::Caller) {
+        let unused: Vec<String> = chunk
+            .keys()
+            .filter_map(|key| key.as_str())
+            .filter(|name| !is_known(client, name))
+            .map(|name| format!("`{name}`"))
+            .collect();
+        if !unused.is_empty() {
+            warn(format!(
+                "{} next to the target are not passed to the function; put them below `args`",
+                unused.join(", ")
+            ));
+        }
+    }
+}
+
+/// The keywords next to a job's target that the master uses (`_prep_pub` in `salt/master.py`).
+pub(super) const PUBLISH_KEYWORDS: [&str; 9] = [
+    "ret_config",
+    "ret_kwargs",
+    "metadata",
+    "module_executors",
+    "executor_opts",
+    "start_event",
+    "delimiter",
+    "master_id",
+    "id",
+];
+
+/// True for keys that the client, the master or the compiler reads.
+fn is_known(client: Client, name: &str) -> bool {
+    const COMPILED: [&str; 7] = ["state", "name", "__sls__", "__id__", "fun", "order", "__env__"];
+    const REQUISITES: [&str; 7] = ["require", "watch", "onchanges", "onfail", "prereq", "listen", "names"];
+    const LOCAL: [&str; 8] = ["tgt", "tgt_type", "arg", "kwarg", "ret", "jid", "timeout", "expr_form"];
+    const CALLER: [&str; 2] = ["arg", "kwarg"];
+    let own: &[&str] = if client == Client::Local { &LOCAL } else { &CALLER };
+    COMPILED.contains(&name)
+        || own.contains(&name)
+        || (client == Client::Local && PUBLISH_KEYWORDS.contains(&name))
+        || REQUISITES.iter().any(|requisite| {
+            name.strip_prefix(requisite).is_some_and(|rest| matches!(rest, "" | "_any" | "_all" | "_in"))
+        })
+}
+
+#[cfg(test)]
+mod tests;

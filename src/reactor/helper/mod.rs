@@ -1,0 +1,420 @@
+//! Salt's own Python: renders files without a native implementation, and calls the functions of `salt`.
+//!
+//! The work is done by processes ([`process`]). If all are busy another one is started, up to [`limits::REACTOR_HELPERS`], so that a
+//! slow file does not delay others. Functions of `caller` share one process, so they run one after the other, as in Salt.
+//!
+//! # A process that dies
+//!
+//! The kernel may kill a process when memory runs out. The request is then repeated in a new process, [`limits::REACTOR_HELPER_TRIES`]
+//! times in total. So rendering is done at least once: it is also repeated after a restart of the daemon, and `salt[...]` functions with
+//! side effects must tolerate that. A function of a `caller` reaction is not repeated here; its rule decides (`tries`, `at_most_once`). A
+//! request that no process has started is always repeated. A process that exceeds its time limit or sends an invalid answer is killed, and
+//! its request fails.
+
+pub(super) mod account;
+mod process;
+pub(super) mod salt;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use serde_json::{Value as Json, json};
+
+use self::process::{Fault, Process, StartError};
+use self::salt::{Salt, SaltAnswer, SaltError, SaltFile, SaltRendered};
+use super::encode::{decode, encode, encode_map};
+use super::pipeline::outcome::{Render, SaltCall};
+use crate::config::salt_master::{Role, SaltMaster};
+use crate::limits;
+use crate::metrics::Metrics;
+use crate::model::{Note, NoteLevel};
+use crate::sls::{Map, Value};
+
+/// Options of the helper processes.
+#[derive(Debug, Clone)]
+pub struct HelperOptions {
+    /// A Python with Salt; one without Salt can still run `#!py` files.
+    pub python: PathBuf,
+    /// The configuration file.
+    pub config: PathBuf,
+    /// The daemon that the file configures.
+    pub role: Role,
+    /// True if it runs only a minion's `caller` reactions.
+    pub caller: bool,
+    /// Fixed results of functions of `salt`, as in conformance cases; an object.
+    pub stubs: Json,
+    /// The user to run as; `None` for the daemon's own user.
+    pub user: Option<String>,
+    /// The configured options without defaults, because `user` may lack the permission to read the files. An object.
+    pub given: Option<Json>,
+    /// Memory limit of a process in bytes; `None` for no limit.
+    pub memory: Option<u64>,
+    /// Maximum number of tries of a request whose process dies.
+    pub tries: u32,
+    /// Maximum number of processes.
+    pub processes: usize,
+    /// Time limit of a file or call.
+    pub time: Duration,
+    /// Receives the counters.
+    pub metrics: Arc<Metrics>,
+}
+
+impl HelperOptions {
+    /// For a master, with default limits and without stubs.
+    pub fn new(python: impl Into<PathBuf>, config: impl Into<PathBuf>) -> Self {
+        let python: PathBuf = python.into();
+        // A name without directory is searched in `PATH`.
+        let is_name = python.components().count() == 1;
+        Self {
+            python: if is_name { python } else { absolute(&python) },
+            config: absolute(&config.into()),
+            role: Role::Master,
+            caller: false,
+            stubs: Json::Object(serde_json::Map::new()),
+            user: None,
+            given: None,
+            memory: Some(limits::REACTOR_HELPER_MEMORY),
+            tries: limits::REACTOR_HELPER_TRIES,
+            processes: limits::REACTOR_HELPERS,
+            time: limits::REACTOR_HELPER_TIME,
+            metrics: Arc::default(),
+        }
+    }
+
+    /// For a Salt daemon with this configuration, as its user.
+    pub fn of_daemon(python: impl Into<PathBuf>, salt: &SaltMaster) -> Self {
+        let mut options = Self::new(python, &salt.conf_file);
+        options.role = salt.role;
+        options.user = salt.configured_user().map(str::to_owned);
+        options.given = Some(encode_map(salt.given()));
+        options
+    }
+
+    /// Sets the receiver of the counters.
+    #[must_use]
+    pub fn counting(mut self, metrics: Arc<Metrics>) -> Self {
+        self.metrics = metrics;
+        self
+    }
+
+    /// Sets the memory limit of a process; `None` for no limit.
+    #[must_use]
+    pub fn bounded(mut self, memory: Option<u64>) -> Self {
+        self.memory = memory;
+        self
+    }
+
+    /// For `caller` reactions, which may take as long as a state run. No memory limit, because child processes would inherit it.
+    #[must_use]
+    pub fn for_callers(mut self) -> Self {
+        // A master has no minion functions; those of its renderer are used.
+        self.caller = self.role == Role::Minion;
+        self.time = limits::REACTOR_CALLER_TIME;
+        self.processes = 1;
+        (self.tries, self.memory) = (1, None);
+        self
+    }
+}
+
+/// A pool of helper processes, started on demand.
+pub struct Helper {
+    options: HelperOptions,
+    pool: Mutex<Pool>,
+    /// Signals that a process is idle or has ended.
+    freed: Condvar,
+    /// Paths of fetched files, with the end of validity.
+    fetched: Mutex<HashMap<String, (Instant, PathBuf)>>,
+    greeting: OnceLock<Greeting>,
+}
+
+/// The first answer of a process.
+#[derive(Debug, Clone)]
+struct Greeting {
+    /// Salt's release; `None` without Salt.
+    salt: Option<String>,
+}
+
+#[derive(Default)]
+struct Pool {
+    idle: Vec<Process>,
+    /// Number of processes, busy and idle.
+    count: usize,
+}
+
+impl Helper {
+    /// A helper without running processes.
+    pub fn new(options: HelperOptions) -> Self {
+        let (pool, freed, fetched, greeting) = Default::default();
+        Self { options, pool, freed, fetched, greeting }
+    }
+
+    /// The release of Salt; `None` if the Python has no Salt.
+    pub fn salt_version(&self) -> Result<Option<String>, SaltError> {
+        Ok(self.greeted()?.salt)
+    }
+
+    fn greeted(&self) -> Result<Greeting, SaltError> {
+        if let Some(greeting) = self.greeting.get() {
+            return Ok(greeting.clone());
+        }
+        // Each process sends a greeting when it starts.
+        self.ask(&json!({"op": "nothing"}))?;
+        self.greeting.get().cloned().ok_or_else(|| SaltError::Broken("no greeting".to_owned()))
+    }
+
+    fn ask(&self, request: &Json) -> Result<Json, SaltError> {
+        let metrics = &self.options.metrics;
+        let (mut tries, mut not_started) = (0, 0);
+        let answer = loop {
+            let mut process = self.take_process()?;
+            metrics.helper_requests.add(1);
+            let fault = match process.ask(request, self.options.time) {
+                Ok(answer) => {
+                    self.with_pool(|pool| pool.idle.push(process));
+                    break answer;
+                }
+                Err(fault) => fault,
+            };
+            // Kills the process; the next request starts another one.
+            drop(process);
+            self.with_pool(|pool| pool.count -= 1);
+            if !matches!(fault, Fault::TooLong) {
+                metrics.helper_requests_broken.add(1);
+            }
+            let why = match fault {
+                Fault::TooLong => {
+                    metrics.helper_requests_too_long.add(1);
+                    return Err(SaltError::TooLong { seconds: self.options.time.as_secs() });
+                }
+                Fault::Nonsense(why) => return Err(SaltError::Broken(why)),
+                // Idle processes may have ended, possibly all of them.
+                Fault::NotStarted(why) => {
+                    not_started += 1;
+                    if not_started > self.options.processes + 1 {
+                        return Err(SaltError::Absent(format!("Salt's Python dies immediately: {why}")));
+                    }
+                    why
+                }
+                Fault::Died(why) => {
+                    tries += 1;
+                    if tries >= self.options.tries {
+                        let times =
+                            if tries == 1 { "died".to_owned() } else { format!("died {tries} times") };
+                        return Err(SaltError::Broken(format!(
+                            "its process {times} during the request: {why}"
+                        )));
+                    }
+                    why
+                }
+            };
+            let (op, path) = (request.get("op"), request.get("path").or_else(|| request.get("fun")));
+            tracing::warn!(why, ?op, ?path, "process of Salt's Python died, repeating its request");
+            metrics.helper_requests_repeated.add(1);
+        };
+        match answer.get("error").and_then(Json::as_str) {
+            Some(error) => Err(SaltError::Absent(error.to_owned())),
+            None => Ok(answer),
+        }
+    }
+
+    /// An idle process, or a new one. Waits at the maximum number of processes.
+    fn take_process(&self) -> Result<Process, SaltError> {
+        let most = self.options.processes;
+        let mut pool = self.pool.lock();
+        let full = |pool: &mut Pool| pool.idle.is_empty() && pool.count >= most;
+        self.freed.wait_while(&mut pool, full);
+        while let Some(mut idle) = pool.idle.pop() {
+            if !idle.has_ended() {
+                return Ok(idle);
+            }
+            pool.count -= 1;
+        }
+        pool.count += 1;
+        drop(pool);
+        self.start().inspect_err(|_| {
+            self.options.metrics.helper_starts_failed.add(1);
+            self.with_pool(|pool| pool.count -= 1);
+        })
+    }
+
+    fn with_pool(&self, change: impl FnOnce(&mut Pool)) {
+        change(&mut self.pool.lock());
+        self.freed.notify_one();
+    }
+
+    fn start(&self) -> Result<Process, SaltError> {
+        let mut tries = 0;
+        loop {
+            match Process::start(&self.options) {
+                Ok((process, answer)) => {
+                    let salt = answer.get("salt").and_then(Json::as_str).map(str::to_owned);
+                    let _ = self.greeting.set(Greeting { salt });
+                    return Ok(process);
+                }
+                Err(StartError::Failed(why)) => return Err(SaltError::Absent(why)),
+                Err(StartError::Killed(why)) => {
+                    tries += 1;
+                    if tries >= limits::REACTOR_HELPER_TRIES {
+                        return Err(SaltError::Absent(format!("{why} ({tries} times)")));
+                    }
+                    tracing::warn!(
+                        why,
+                        "process of Salt's Python died during its start, starting another one"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// An absolute path, because processes run in `/`.
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+impl Salt for Helper {
+    fn render(&self, file: &SaltFile<'_>) -> Result<SaltRendered, SaltError> {
+        self.options.metrics.helper_renders.add(1);
+        let answer = self.ask(&json!({
+            "op": "render",
+            "path": absolute(Path::new(file.path)).to_string_lossy(),
+            "source": absolute(file.source).to_string_lossy(),
+            "reference": file.reference,
+            "tag": file.tag,
+            "data": encode(file.data),
+        }))?;
+        Ok(SaltRendered {
+            result: match answer.get("raised") {
+                Some(raised) => Some(Err(exception(raised))),
+                None => answer.get("result").map(|value| Ok(decode(value))),
+            },
+            renders: list(&answer, "renders", |row| {
+                Some(Render {
+                    file: row.get("file")?.as_str()?.to_owned(),
+                    text: row.get("text").and_then(Json::as_str).map(str::to_owned),
+                })
+            }),
+            salt_calls: list(&answer, "salt_calls", |row| {
+                let kwargs = decode(row.get("kwargs")?);
+                let args = decode(row.get("args")?);
+                Some(SaltCall {
+                    fun: row.get("fun")?.as_str()?.to_owned(),
+                    args: args.as_list()?.to_vec(),
+                    kwargs: kwargs.as_map()?.clone(),
+                    answer: answered(row),
+                })
+            }),
+            notes: notes(&answer),
+            data: answer.get("data").map(decode),
+        })
+    }
+
+    fn call(&self, fun: &str, args: &[Value], kwargs: &Map) -> Result<SaltAnswer, SaltError> {
+        let args: Vec<Json> = args.iter().map(encode).collect();
+        let answer =
+            self.ask(&json!({"op": "call", "fun": fun, "args": args, "kwargs": encode_map(kwargs)}))?;
+        let retcode = answer.get("retcode").and_then(Json::as_i64).unwrap_or_default();
+        Ok(SaltAnswer { result: answered(&answer), retcode, notes: notes(&answer) })
+    }
+
+    fn has(&self, fun: &str) -> Result<Option<bool>, SaltError> {
+        // Without Salt this is unknown, except for stubs.
+        match self.ask(&json!({"op": "has", "fun": fun})) {
+            Ok(answer) => Ok(answer.get("has").and_then(Json::as_bool)),
+            Err(SaltError::Absent(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn grains(&self) -> Result<Option<Value>, SaltError> {
+        match self.ask(&json!({"op": "grains"})) {
+            Ok(answer) => Ok(answer.get("grains").filter(|grains| !grains.is_null()).map(decode)),
+            Err(SaltError::Absent(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn fetch(&self, reference: &str) -> Result<Option<PathBuf>, SaltError> {
+        let now = Instant::now();
+        if let Some((until, path)) = self.fetched.lock().get(reference)
+            && now < *until
+        {
+            return Ok(Some(path.clone()));
+        }
+        let answer = self.ask(&json!({"op": "fetch", "reference": reference}))?;
+        let Some(path) = answer.get("path").and_then(Json::as_str).map(PathBuf::from) else {
+            return Ok(None);
+        };
+        let mut fetched = self.fetched.lock();
+        if fetched.len() >= limits::REACTOR_TEMPLATES_MAX {
+            fetched.clear();
+        }
+        let until = Instant::now() + limits::REACTOR_FETCHED_TRUSTED;
+        fetched.insert(reference.to_owned(), (until, path.clone()));
+        Ok(Some(path))
+    }
+}
+
+fn answered(row: &Json) -> Result<Value, (String, String)> {
+    match row.get("raised") {
+        Some(raised) => Err(exception(raised)),
+        None => Ok(row.get("return").map_or(Value::Null, decode)),
+    }
+}
+
+fn exception(raised: &Json) -> (String, String) {
+    let get = |name: &str| raised.get(name).and_then(Json::as_str).unwrap_or_default().to_owned();
+    (get("type"), get("message"))
+}
+
+fn list<T>(answer: &Json, name: &str, read: impl Fn(&Json) -> Option<T>) -> Vec<T> {
+    answer
+        .get(name)
+        .and_then(Json::as_array)
+        .map(|rows| rows.iter().filter_map(read).collect())
+        .unwrap_or_default()
+}
+
+/// Converts log records.
+fn notes(answer: &Json) -> Vec<Note> {
+    list(answer, "logs", |row| {
+        let level = match row.get("level")?.as_str()? {
+            "WARNING" => NoteLevel::Warning,
+            "INFO" => NoteLevel::Info,
+            "DEBUG" => NoteLevel::Debug,
+            _ => NoteLevel::Error,
+        };
+        let mut note = Note::new(level, logger(row.get("logger")?.as_str()?), row.get("message")?.as_str()?);
+        note.cause = row.get("cause").and_then(Json::as_str).map(str::to_owned);
+        Some(note)
+    })
+}
+
+/// The loggers of Salt whose records concern the reactor; part of the greeting's request.
+pub(super) const LOGGERS: [&str; 14] = [
+    "salt.utils.reactor",
+    "salt.template",
+    "salt.utils.templates",
+    "salt.utils.data",
+    "salt.state",
+    "salt.utils.requisite",
+    "salt.utils.jinja",
+    "salt.loaded.int.render",
+    "salt.renderers",
+    "salt.fileclient",
+    "salt.loaded.int.module.cp",
+    "salt.loaded.int.module.logmod",
+    "salt.client",
+    "salt.config",
+];
+
+/// The known logger with this prefix, as a static string.
+fn logger(name: &str) -> &'static str {
+    LOGGERS.into_iter().find(|known| name.starts_with(known)).unwrap_or("salt")
+}
+
+#[cfg(test)]
+mod tests;

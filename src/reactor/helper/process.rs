@@ -1,0 +1,251 @@
+//! A helper process of Salt's Python.
+//!
+//! The program is `render_helper.py` of the extension, which is also embedded in the binary. Python reads it from an anonymous file in
+//! memory. Python is isolated from its environment: the current directory is `/`, no `PYTHON*` variable of the daemon reaches it, and
+//! neither the current directory nor `PYTHONUSERBASE` is searched for modules. This equals Python's `-I`, except for a variable that `-I`
+//! would ignore: sets have the same order in each process, so that a template renders to the same calls when it is rendered again.
+//!
+//! Requests and answers are lines of JSON, over a socket that is the program's standard output. Values have the form of conformance cases.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read as _, Seek as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{MemfdFlags, memfd_create};
+use serde_json::{Value as Json, json};
+
+use super::account::Account;
+use super::{HelperOptions, LOGGERS};
+use crate::config::salt_master::Role;
+use crate::limits;
+
+/// The source code.
+const PROGRAM: &str = include_str!("../../../salt/src/saltext/saltcellar/utils/render_helper.py");
+
+/// Maximum number of bytes read from the standard error of a failed start.
+const LAST_WORDS_BYTES_MAX: u64 = 16 * 1024;
+
+/// Why a request has no answer.
+#[derive(Debug)]
+pub(in crate::reactor) enum Fault {
+    /// The process ended before it received the whole request, so nothing was executed.
+    NotStarted(String),
+    /// The process ended while it handled the request.
+    Died(String),
+    /// The time limit was exceeded.
+    TooLong,
+    /// The answer is invalid.
+    Nonsense(String),
+}
+
+/// Why a process did not start.
+#[derive(Debug)]
+pub(in crate::reactor) enum StartError {
+    /// It was killed; a retry may succeed.
+    Killed(String),
+    /// A retry would fail as well.
+    Failed(String),
+}
+
+pub(in crate::reactor) struct Process {
+    child: Child,
+    stream: UnixStream,
+    /// Bytes received after the last answer.
+    rest: Vec<u8>,
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Process {
+    /// Starts a process; returns its greeting.
+    pub(in crate::reactor) fn start(options: &HelperOptions) -> Result<(Self, Json), StartError> {
+        let python = options.python.display();
+        let failed = |what: &dyn std::fmt::Display| StartError::Failed(format!("{python}: {what}"));
+        let mut command = command(options).map_err(|why| failed(&why))?;
+        let (ours, theirs) = UnixStream::pair().map_err(|error| failed(&error))?;
+        let (stderr, theirs_stderr) = UnixStream::pair().map_err(|error| failed(&error))?;
+        stderr.set_nonblocking(true).map_err(|error| failed(&error))?;
+        command
+            .stdin(Stdio::from(program().map_err(|error| failed(&error))?))
+            .stdout(Stdio::from(OwnedFd::from(theirs)))
+            .stderr(Stdio::from(OwnedFd::from(theirs_stderr)));
+        let child = command.spawn().map_err(|error| failed(&error))?;
+        options.metrics.helper_starts.add(1);
+        // It holds the other ends of the sockets, and would hide the end of the child.
+        drop(command);
+        let mut process = Self { child, stream: ours, rest: Vec::new() };
+        match process.ask(&hello(options), limits::REACTOR_HELPER_START_TIME) {
+            Ok(answer) => match answer.get("error").and_then(Json::as_str) {
+                Some(error) => Err(failed(&error)),
+                None => Ok((process, answer)),
+            },
+            Err(fault) => {
+                let status = process.end();
+                let words = last_words(stderr);
+                Err(match fault {
+                    Fault::TooLong => {
+                        let seconds = limits::REACTOR_HELPER_START_TIME.as_secs();
+                        failed(&format!("it did not start within {seconds} s and was killed{words}"))
+                    }
+                    Fault::Nonsense(why) => failed(&format!("{why}{words}")),
+                    Fault::NotStarted(why) | Fault::Died(why) => {
+                        let why = format!("{python}: {why}{words}");
+                        match status.and_then(|status| status.signal()) {
+                            Some(_) => StartError::Killed(why),
+                            None => StartError::Failed(why),
+                        }
+                    }
+                })
+            }
+        }
+    }
+
+    /// True if the process has ended.
+    pub(in crate::reactor) fn has_ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Sends a request and waits for the answer. After a fault the process is unusable.
+    pub(in crate::reactor) fn ask(&mut self, request: &Json, time: Duration) -> Result<Json, Fault> {
+        let until = Instant::now() + time;
+        let nonsense = |what: &dyn std::fmt::Display| Fault::Nonsense(what.to_string());
+        let mut line = request.to_string().into_bytes();
+        line.push(b'\n');
+        self.stream.set_write_timeout(Some(time)).map_err(|error| nonsense(&error))?;
+        if let Err(error) = self.stream.write_all(&line) {
+            return Err(match error.kind() {
+                ErrorKind::WouldBlock | ErrorKind::TimedOut => Fault::TooLong,
+                // A request is executed once its line is complete.
+                _ => Fault::NotStarted(self.death()),
+            });
+        }
+        let mut chunk = vec![0; 64 * 1024];
+        let mut looked = 0;
+        loop {
+            if let Some(end) = memchr::memchr(b'\n', self.rest.get(looked..).unwrap_or_default()) {
+                let answer: Vec<u8> = self.rest.drain(..=looked + end).collect();
+                return serde_json::from_slice(&answer).map_err(|error| nonsense(&error));
+            }
+            looked = self.rest.len();
+            if looked > limits::REACTOR_HELPER_ANSWER_BYTES_MAX {
+                return Err(nonsense(&format!(
+                    "an answer exceeds {} bytes",
+                    limits::REACTOR_HELPER_ANSWER_BYTES_MAX
+                )));
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Fault::TooLong);
+            }
+            self.stream.set_read_timeout(Some(left)).map_err(|error| nonsense(&error))?;
+            match self.stream.read(&mut chunk) {
+                Ok(0) => return Err(Fault::Died(self.death())),
+                Ok(read) => self.rest.extend_from_slice(chunk.get(..read).unwrap_or_default()),
+                Err(error) => match error.kind() {
+                    ErrorKind::WouldBlock | ErrorKind::TimedOut => return Err(Fault::TooLong),
+                    ErrorKind::Interrupted => {}
+                    _ => return Err(Fault::Died(self.death())),
+                },
+            }
+        }
+    }
+
+    /// Describes the end of the process. Its socket closes a moment earlier, so this waits for the end: otherwise a process killed here
+    /// would look like one killed by the kernel.
+    fn death(&mut self) -> String {
+        let until = Instant::now() + limits::REACTOR_HELPER_EXIT_TIME;
+        while !self.has_ended() {
+            if Instant::now() >= until {
+                self.end();
+                return "it closed its socket without ending and was killed".to_owned();
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let Some(status) = self.end() else { return "it ended".to_owned() };
+        match (status.signal(), status.code()) {
+            (Some(9), _) => {
+                "it was killed by signal 9 (SIGKILL), as the kernel does when memory runs out".to_owned()
+            }
+            (Some(signal), _) => format!("it was killed by signal {signal}"),
+            (_, code) => format!("it ended with exit code {}", code.unwrap_or_default()),
+        }
+    }
+
+    /// Kills the process unless it has ended; returns its own status in that case.
+    fn end(&mut self) -> Option<ExitStatus> {
+        let killed = self.child.kill();
+        match killed.and_then(|()| self.child.wait()) {
+            Ok(status) => Some(status),
+            Err(error) => {
+                // No wait, because it could take long.
+                tracing::error!(%error, pid = self.child.id(), "cannot kill a process of Salt's Python");
+                None
+            }
+        }
+    }
+}
+
+fn command(options: &HelperOptions) -> Result<Command, String> {
+    let account = match &options.user {
+        Some(user) => Account::switch(user, rustix::process::geteuid().as_raw())?,
+        None => None,
+    };
+    let mut command = match account {
+        Some(account) => account.command(&options.python),
+        None => Command::new(&options.python),
+    };
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"PYTHON")) {
+        command.env_remove(name);
+    }
+    command
+        // No modules of the user's home, no bytecode files, no buffering; the last argument is for `ps`.
+        .args(["-s", "-B", "-u", "-", "saltcellar-helper"])
+        .env("PYTHONHASHSEED", "0")
+        .env("PYTHONSAFEPATH", "1")
+        .current_dir("/")
+        // Control-C in a terminal is for the daemon only.
+        .process_group(0);
+    Ok(command)
+}
+
+/// The program as an anonymous file.
+fn program() -> std::io::Result<File> {
+    let mut file = File::from(memfd_create("saltcellar-helper", MemfdFlags::CLOEXEC)?);
+    file.write_all(PROGRAM.as_bytes())?;
+    file.rewind()?;
+    Ok(file)
+}
+
+fn hello(options: &HelperOptions) -> Json {
+    json!({
+        "op": "hello",
+        "config": options.config.to_string_lossy(),
+        "options": options.user.as_ref().and(options.given.as_ref()),
+        "stubs": options.stubs,
+        "loggers": LOGGERS,
+        "role": match options.role {
+            Role::Master => "master",
+            Role::Minion => "minion",
+        },
+        "caller": options.caller,
+        "memory": options.memory,
+    })
+}
+
+/// The last line that a process wrote to standard error, as a suffix of a message.
+fn last_words(stderr: UnixStream) -> String {
+    let mut bytes = Vec::new();
+    // The bytes available now; a grandchild may hold the other end open.
+    let _ = stderr.take(LAST_WORDS_BYTES_MAX).read_to_end(&mut bytes);
+    let text = String::from_utf8_lossy(&bytes);
+    let last = text.lines().map(str::trim).rfind(|line| !line.is_empty());
+    last.map(|line| format!(": {line}")).unwrap_or_default()
+}

@@ -1,0 +1,167 @@
+//! Access to Salt itself: its renderers for whole files, and the functions of `salt` in templates.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::model::Note;
+use crate::reactor::pipeline::outcome::{Outcome, Render, SaltCall};
+use crate::reactor::render::functions::Functions;
+use crate::sls::jinja::SaltFunctions;
+use crate::sls::{Map, Value};
+
+/// Why Salt gave no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SaltError {
+    /// Salt is not installed, or does not start.
+    #[error("{0}")]
+    Absent(String),
+    /// The time limit was exceeded, and the process was killed.
+    #[error("Salt's Python took longer than {seconds} s and was killed")]
+    TooLong {
+        /// The limit.
+        seconds: u64,
+    },
+    /// The process died, or its answer is invalid.
+    #[error("Salt's Python failed: {0}")]
+    Broken(String),
+}
+
+/// A file for Salt's own renderers.
+#[derive(Debug, Clone, Copy)]
+pub struct SaltFile<'a> {
+    /// The path as Salt shows it.
+    pub path: &'a str,
+    /// The file to read.
+    pub source: &'a std::path::Path,
+    /// The `salt://` reference, if there is one: Salt then fetches the file.
+    pub reference: Option<&'a str>,
+    /// The event's tag.
+    pub tag: &'a str,
+    /// The event's data, with the changes by earlier files.
+    pub data: &'a Value,
+}
+
+/// Salt's result for a file.
+#[derive(Debug, Clone, Default)]
+pub struct SaltRendered {
+    /// The data after the last renderer, or the exception's type and text.
+    pub result: Option<Result<Value, (String, String)>>,
+    /// Texts rendered by its Jinja.
+    pub renders: Vec<Render>,
+    /// Functions that were called.
+    pub salt_calls: Vec<SaltCall>,
+    /// Its log messages of level WARNING or higher.
+    pub notes: Vec<Note>,
+    /// The event's data, if the file changed it.
+    pub data: Option<Value>,
+}
+
+/// The result of a function of Salt.
+#[derive(Debug, Clone)]
+pub struct SaltAnswer {
+    /// The value, or the exception's type and text.
+    pub result: Result<Value, (String, String)>,
+    /// The return code, as a minion would report it.
+    pub retcode: i64,
+    /// Its log messages of level WARNING or higher.
+    pub notes: Vec<Note>,
+}
+
+/// Access to Salt, used by several threads.
+pub trait Salt: Send + Sync {
+    /// Renders a file with Salt's own renderers.
+    fn render(&self, file: &SaltFile<'_>) -> Result<SaltRendered, SaltError>;
+
+    /// Calls an execution function.
+    fn call(&self, fun: &str, args: &[Value], kwargs: &Map) -> Result<SaltAnswer, SaltError>;
+
+    /// True if the function exists; `None` without Salt.
+    fn has(&self, fun: &str) -> Result<Option<bool>, SaltError>;
+
+    /// The master's grains; `None` without Salt.
+    fn grains(&self) -> Result<Option<Value>, SaltError>;
+
+    /// The local copy of a `salt://` reference from any backend of the file server; `None` if the file does not exist.
+    fn fetch(&self, _reference: &str) -> Result<Option<PathBuf>, SaltError> {
+        Err(SaltError::Absent(WANTED.to_owned()))
+    }
+
+    /// True if this function must be called here although there is a native version.
+    fn insists(&self, _fun: &str) -> bool {
+        false
+    }
+}
+
+/// The absence of Salt; its errors name the remedy.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoSalt;
+
+/// The error text without Salt.
+const WANTED: &str = "Salt's own Python is required, but none is configured: set reactor.python to the Python in which Salt is installed";
+
+impl Salt for NoSalt {
+    fn render(&self, _file: &SaltFile<'_>) -> Result<SaltRendered, SaltError> {
+        Err(SaltError::Absent(WANTED.to_owned()))
+    }
+
+    fn call(&self, _fun: &str, _args: &[Value], _kwargs: &Map) -> Result<SaltAnswer, SaltError> {
+        Err(SaltError::Absent(WANTED.to_owned()))
+    }
+
+    fn has(&self, _fun: &str) -> Result<Option<bool>, SaltError> {
+        Ok(None)
+    }
+
+    fn grains(&self) -> Result<Option<Value>, SaltError> {
+        Ok(None)
+    }
+}
+
+/// The native functions of `salt` during one rendering, with a record of the calls.
+pub(in crate::reactor) struct Recorded {
+    native: Native,
+    calls: Mutex<Vec<SaltCall>>,
+    notes: Mutex<Vec<Note>>,
+}
+
+/// The native functions of `salt` and their data.
+#[derive(Clone)]
+pub(in crate::reactor) struct Native {
+    pub(in crate::reactor) salt: Arc<dyn Salt>,
+    pub(in crate::reactor) functions: Arc<Functions>,
+    pub(in crate::reactor) opts: Arc<Value>,
+    pub(in crate::reactor) grains: Arc<Value>,
+}
+
+impl Recorded {
+    pub(in crate::reactor) fn new(native: Native) -> Self {
+        Self { native, calls: Mutex::default(), notes: Mutex::default() }
+    }
+
+    /// Moves calls and log records to the outcome, except when Salt renders the file again.
+    pub(in crate::reactor) fn move_to(&self, out: &mut Outcome) {
+        out.notes.append(&mut self.notes.lock());
+        out.salt_calls.append(&mut self.calls.lock());
+    }
+}
+
+impl SaltFunctions for Recorded {
+    fn call(&self, fun: &str, args: &[Value], kwargs: &Map) -> Option<Value> {
+        let Native { salt, functions, opts, grains } = &self.native;
+        if salt.insists(fun) {
+            return None;
+        }
+        let answer = functions.call(fun, args, kwargs, opts, grains)?;
+        let result = answer.result.ok()?;
+        self.notes.lock().extend(answer.notes);
+        self.calls.lock().push(SaltCall {
+            fun: fun.to_owned(),
+            args: args.to_vec(),
+            kwargs: kwargs.clone(),
+            answer: Ok(result.clone()),
+        });
+        Some(result)
+    }
+}

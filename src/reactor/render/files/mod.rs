@@ -1,0 +1,443 @@
+//! Resolution of references to files: local paths and patterns, and `salt://` in the master's `file_roots`, or fetched by Salt if its file
+//! server has other backends. Caches the texts of unchanged files.
+//!
+//! # Invariant
+//!
+//! A cached text is used only if time, size and inode of its file are unchanged. A file that was written less than 3 s before it was read
+//! could be written again with equal time and size, so it is read each time until it has settled.
+
+use std::collections::HashMap;
+use std::fs::{self, Metadata};
+use std::io::Read as _;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use indexmap::IndexMap;
+use parking_lot::Mutex;
+
+use super::pipe::{self, RendererSettings, Stage};
+use crate::clock::Clock;
+use crate::config::python_glob::{glob, has_magic};
+use crate::config::salt_master::{Roots, SaltMaster};
+use crate::limits;
+use crate::model::{Glob, Location, Note, NoteLevel};
+use crate::reactor::helper::salt::Salt;
+use crate::sls::jinja::{Engine, Prepared, Source};
+
+const LOGGER: &str = "salt.utils.reactor";
+
+/// File systems record times in ticks; two writes within a tick have equal times.
+const SETTLED_SECONDS: i64 = 2;
+
+/// The identity of an unchanged file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::reactor) struct Fingerprint {
+    dev: u64,
+    ino: u64,
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+    settled: bool,
+}
+
+impl Fingerprint {
+    pub(in crate::reactor) fn of(path: &Path) -> Option<Self> {
+        fs::metadata(path).ok().map(|metadata| Self::from_metadata(&metadata))
+    }
+
+    fn from_metadata(metadata: &Metadata) -> Self {
+        Self {
+            dev: metadata.dev(),
+            ino: metadata.ino(),
+            size: metadata.size(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+            settled: Clock::real().now().0 / 1_000_000 - metadata.mtime() > SETTLED_SECONDS,
+        }
+    }
+
+    /// True if a text read at this fingerprint is valid for a file with the fingerprint `now`.
+    pub(in crate::reactor) fn is_unchanged(&self, now: &Self) -> bool {
+        self.settled
+            && (self.dev, self.ino, self.size, self.modified, self.changed)
+                == (now.dev, now.ino, now.size, now.modified, now.changed)
+    }
+}
+
+/// A file of a reference.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// The path as Salt shows it: for `salt://`, the path in Salt's cache.
+    pub path: String,
+    /// The file to read.
+    pub source: PathBuf,
+    /// The `salt://` reference and environment; `None` for a local file.
+    pub remote: Option<(String, String)>,
+}
+
+/// A file's text with its renderers.
+#[derive(Debug)]
+pub struct Template {
+    /// The text.
+    pub text: Arc<str>,
+    /// The renderers, in order.
+    pub stages: Vec<Stage>,
+    /// Log messages of each use: unknown or disallowed renderers.
+    pub notes: Vec<Note>,
+    /// The compiled text.
+    pub(in crate::reactor) prepared: OnceLock<Prepared>,
+    /// Whether the text contains the word `grains`.
+    pub(in crate::reactor) wants_grains: bool,
+    not_native: OnceLock<Vec<String>>,
+    settled: bool,
+}
+
+/// The files of a reference with their templates, in order.
+pub(in crate::reactor) type Opened = Arc<Vec<(Found, Result<Arc<Template>, Unusable>)>>;
+
+impl Template {
+    /// The error that prevents any rendering.
+    pub fn fault(&self) -> Option<String> {
+        self.notes.iter().find(|note| note.level == NoteLevel::Error).map(|note| note.message.clone())
+    }
+
+    /// Whether the text is Jinja, JSON or YAML, for which Salt renders what is not native.
+    pub fn needs_salt(&self) -> bool {
+        self.stages.iter().all(|stage| pipe::NATIVE.contains(&stage.name.as_str()))
+    }
+
+    /// The parts without a native implementation, as far as static analysis finds them.
+    pub fn not_native(&self, engine: &Engine, path: &str) -> &[String] {
+        self.not_native.get_or_init(|| {
+            let foreign = self.stages.iter().filter(|stage| !pipe::NATIVE.contains(&stage.name.as_str()));
+            let mut found: Vec<String> =
+                foreign.map(|stage| format!("renderer \"{}\"", stage.name)).collect();
+            if found.is_empty() && self.stages.iter().any(|stage| stage.name == "jinja") {
+                let source = Source { path, text: &self.text };
+                found.extend(engine.check(&source).into_iter().map(|what| {
+                    if what.line == 0 { what.what } else { format!("line {}: {}", what.line, what.what) }
+                }));
+            }
+            found
+        })
+    }
+}
+
+/// Why a file cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unusable {
+    /// The file is empty, which is not an error.
+    Empty,
+    /// Salt's ERROR.
+    Reported(Note),
+    /// Cannot be read; Salt raises an exception.
+    Failed(String),
+}
+
+/// Use of Salt for the file server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BeyondRoots {
+    /// The option that requires it, with its value.
+    pub what: String,
+    /// True if files found in `roots` take precedence over other backends.
+    pub roots_first: bool,
+}
+
+/// The options for files.
+#[derive(Debug, Clone)]
+pub struct FileSettings {
+    /// The file server's directories.
+    pub roots: Roots,
+    /// The default environment of `salt://`.
+    pub saltenv: String,
+    /// Salt's cache directory for fetched files.
+    pub cachedir: String,
+    /// Files hidden by the file server.
+    pub ignored: Vec<Glob>,
+    /// Set if the file server has other backends than `roots`, or options without a native implementation.
+    pub beyond_roots: Option<BeyondRoots>,
+    /// Renderers.
+    pub renderers: RendererSettings,
+}
+
+impl FileSettings {
+    /// From the master's configuration.
+    pub fn of(master: &SaltMaster) -> Self {
+        let owned = |name: &str| master.texts(name).into_iter().map(str::to_owned).collect::<Vec<_>>();
+        let backends = owned("fileserver_backend");
+        let (other_backends, has_regex) =
+            (backends.iter().any(|backend| backend != "roots"), !owned("file_ignore_regex").is_empty());
+        let beyond_roots = (other_backends || has_regex).then(|| BeyondRoots {
+            what: if other_backends {
+                format!("fileserver_backend: [{}]", backends.join(", "))
+            } else {
+                "file_ignore_regex".to_owned()
+            },
+            roots_first: !has_regex && backends.first().is_some_and(|first| first == "roots"),
+        });
+        Self {
+            roots: master.file_roots.clone(),
+            saltenv: master.text("saltenv").filter(|env| !env.is_empty()).unwrap_or("base").to_owned(),
+            cachedir: master.cachedir.to_string_lossy().into_owned(),
+            ignored: owned("file_ignore_glob").iter().map(|glob| Glob::new(glob)).collect(),
+            beyond_roots,
+            renderers: RendererSettings {
+                default: master.text("renderer").unwrap_or("jinja|yaml").to_owned(),
+                whitelist: owned("renderer_whitelist"),
+                blacklist: owned("renderer_blacklist"),
+            },
+        }
+    }
+
+    /// Finds a file in an environment: in its directories, or fetched by Salt. An error names the reason why Salt was needed.
+    fn locate(&self, path: &str, saltenv: &str, salt: &dyn Salt) -> Result<Option<PathBuf>, String> {
+        // It is used in paths, here (`__env__` in `file_roots`) and in Salt's cache.
+        if normal(saltenv).as_deref() != Some(saltenv) {
+            return Err(format!("the saltenv {saltenv:?} is not a relative path without `.` and `..`"));
+        }
+        let ours = match &self.beyond_roots {
+            Some(BeyondRoots { roots_first: false, .. }) => None,
+            _ => self.find(path, saltenv),
+        };
+        let (None, Some(beyond), Some(path)) = (&ours, &self.beyond_roots, normal(path)) else {
+            return Ok(ours);
+        };
+        // A leading bar makes a question mark a part of the name.
+        let bar = if path.contains('?') { "|" } else { "" };
+        let reference = format!("salt://{bar}{path}?saltenv={saltenv}");
+        salt.fetch(&reference)
+            .map_err(|error| format!("{} requires Salt to fetch the file: {error}", beyond.what))
+    }
+
+    /// Finds a file in the directories of an environment. The name has no `..`.
+    fn find(&self, path: &str, saltenv: &str) -> Option<PathBuf> {
+        let path = normal(path)?;
+        let (dirs, env) = match self.roots.get(saltenv) {
+            Some(dirs) => (dirs, None),
+            None => (self.roots.get("__env__")?, Some(saltenv)),
+        };
+        dirs.iter().find_map(|dir| {
+            let full = match env {
+                Some(env) => PathBuf::from(dir.to_string_lossy().replace("__env__", env)).join(&path),
+                None => dir.join(&path),
+            };
+            let served =
+                full.is_file() && !self.ignored.iter().any(|glob| glob.matches(&full.to_string_lossy()));
+            served.then_some(full)
+        })
+    }
+}
+
+/// A relative path without `.`, `..` and duplicate slashes; `None` if it leaves the directory.
+fn normal(path: &str) -> Option<String> {
+    if path.starts_with('/') || path.contains("../") || path == ".." || path.contains('\0') {
+        return None;
+    }
+    let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
+    let leads_out = parts.last() == Some(&"..") || parts.is_empty();
+    (!leads_out).then(|| parts.join("/"))
+}
+
+/// Path and environment of a reference without `salt://`.
+fn split_reference(rest: &str, saltenv: &str) -> (String, String) {
+    // A leading bar makes a question mark a part of the name.
+    if let Some(escaped) = rest.strip_prefix('|') {
+        return match escaped.split_once("?saltenv=") {
+            Some((path, env)) => (path.trim_start_matches('|').to_owned(), env.to_owned()),
+            None => (escaped.trim_start_matches('|').to_owned(), saltenv.to_owned()),
+        };
+    }
+    let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let env = query.split('&').find_map(|part| part.strip_prefix("saltenv="));
+    (path.to_owned(), env.filter(|env| !env.is_empty()).unwrap_or(saltenv).to_owned())
+}
+
+/// Finds the files of a reference, in order. Notes an ERROR if there are none.
+pub fn resolve(
+    reference: &str,
+    tag: &str,
+    settings: &FileSettings,
+    salt: &dyn Salt,
+    notes: &mut Vec<Note>,
+) -> Vec<Found> {
+    let missing = |shown: &str| {
+        Note::new(
+            NoteLevel::Error,
+            LOGGER,
+            format!("Can not render SLS {shown} for tag {tag}. File missing or not found."),
+        )
+        .failing(Location::file(reference))
+    };
+    let Some(rest) = reference.strip_prefix("salt://") else {
+        let files = local(reference);
+        if files.is_empty() {
+            notes.push(missing(reference));
+        }
+        return files
+            .into_iter()
+            .map(|path| Found { source: PathBuf::from(&path), path, remote: None })
+            .collect();
+    };
+    let (path, saltenv) = split_reference(rest, &settings.saltenv);
+    let unable = || {
+        let words = format!("Unable to cache file 'salt://{path}' from saltenv '{saltenv}'.");
+        Note::new(NoteLevel::Error, "salt.loaded.int.module.cp", words)
+    };
+    let source = match settings.locate(&path, &saltenv, salt) {
+        Ok(Some(source)) => source,
+        Ok(None) => {
+            notes.extend([unable(), missing("")]);
+            return Vec::new();
+        }
+        Err(why) => {
+            notes.extend([unable().because(why), missing("")]);
+            return Vec::new();
+        }
+    };
+    let relative = normal(&path).unwrap_or(path);
+    let shown = format!("{}/files/{saltenv}/{relative}", settings.cachedir.trim_end_matches('/'));
+    vec![Found { path: shown, source, remote: Some((reference.to_owned(), saltenv)) }]
+}
+
+fn local(reference: &str) -> Vec<String> {
+    if has_magic(reference) {
+        return glob(reference);
+    }
+    if fs::symlink_metadata(reference).is_ok() { vec![reference.to_owned()] } else { Vec::new() }
+}
+
+/// Cache of file texts, shared by all threads.
+#[derive(Debug, Default)]
+pub struct Templates {
+    kept: Mutex<IndexMap<PathBuf, Kept>>,
+    /// By reference, with the end of validity.
+    trusted: Mutex<HashMap<String, (Instant, Opened)>>,
+}
+
+#[derive(Debug, Clone)]
+struct Kept {
+    fingerprint: Fingerprint,
+    template: Result<Arc<Template>, Unusable>,
+}
+
+impl Templates {
+    /// The files of a reference with their templates; may be slightly out of date.
+    pub(in crate::reactor) fn open(
+        &self,
+        reference: &str,
+        tag: &str,
+        settings: &FileSettings,
+        salt: &dyn Salt,
+        notes: &mut Vec<Note>,
+    ) -> Opened {
+        let now = Instant::now();
+        let mut trusted = self.trusted.lock();
+        if let Some((until, opened)) = trusted.get(reference)
+            && now < *until
+        {
+            return Arc::clone(opened);
+        }
+        drop(trusted);
+        let found = resolve(reference, tag, settings, salt, notes);
+        let opened: Vec<_> = found
+            .into_iter()
+            .map(|found| {
+                let template = self.get(&found, &settings.renderers);
+                (found, template)
+            })
+            .collect();
+        // Missing, broken and recently written files are checked each time.
+        let good = |template: &Result<Arc<Template>, Unusable>| {
+            template.as_ref().is_ok_and(|template| template.settled)
+        };
+        let all_good = !opened.is_empty() && opened.iter().all(|(_, template)| good(template));
+        let opened = Arc::new(opened);
+        if all_good {
+            trusted = self.trusted.lock();
+            if trusted.len() >= limits::REACTOR_TEMPLATES_MAX {
+                trusted.clear();
+            }
+            trusted.insert(reference.to_owned(), (now + limits::REACTOR_FILES_TRUSTED, Arc::clone(&opened)));
+        }
+        opened
+    }
+
+    /// The current template of a file.
+    pub fn get(&self, found: &Found, settings: &RendererSettings) -> Result<Arc<Template>, Unusable> {
+        let does_not_exist = || {
+            Unusable::Reported(Note::new(
+                NoteLevel::Error,
+                "salt.template",
+                format!("Template does not exist: {}", found.path),
+            ))
+        };
+        let metadata = fs::metadata(&found.source).map_err(|_| does_not_exist())?;
+        if !metadata.is_file() {
+            return Err(does_not_exist());
+        }
+        let now = Fingerprint::from_metadata(&metadata);
+        let kept =
+            self.kept.lock().get(&found.source).filter(|kept| kept.fingerprint.is_unchanged(&now)).cloned();
+        if let Some(kept) = kept {
+            return kept.template;
+        }
+        let template = read(found, &now, settings);
+        let mut all = self.kept.lock();
+        // The cache is bounded; the oldest entry is dropped first.
+        while all.len() >= limits::REACTOR_TEMPLATES_MAX && !all.contains_key(&found.source) {
+            all.shift_remove_index(0);
+        }
+        all.insert(found.source.clone(), Kept { fingerprint: now, template: template.clone() });
+        template
+    }
+}
+
+fn read(found: &Found, seen: &Fingerprint, settings: &RendererSettings) -> Result<Arc<Template>, Unusable> {
+    if seen.size == 0 {
+        return Err(Unusable::Empty);
+    }
+    let text = text_of(&found.source).map_err(Unusable::Failed)?;
+    if text.trim().is_empty() {
+        return Err(Unusable::Reported(Note::new(
+            NoteLevel::Error,
+            "salt.template",
+            format!("Template is nothing but whitespace: {}", found.path),
+        )));
+    }
+    let mut notes = Vec::new();
+    let stages = pipe::stages(&text, settings, &mut notes);
+    Ok(Arc::new(Template {
+        wants_grains: wants_grains(&text),
+        prepared: OnceLock::new(),
+        text: text.into(),
+        stages,
+        notes,
+        not_native: OnceLock::new(),
+        settled: seen.settled,
+    }))
+}
+
+/// Reads a file of at most [`limits::REACTOR_TEMPLATE_BYTES_MAX`] bytes.
+fn text_of(path: &Path) -> Result<String, String> {
+    let mut bytes = Vec::new();
+    let file = fs::File::open(path).map_err(|error| error.to_string())?;
+    // One byte more detects a file that is too large, also if it has grown.
+    file.take(limits::REACTOR_TEMPLATE_BYTES_MAX + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|error| error.to_string())?;
+    if bytes.len() as u64 > limits::REACTOR_TEMPLATE_BYTES_MAX {
+        return Err(format!("the file has more than {} bytes", limits::REACTOR_TEMPLATE_BYTES_MAX));
+    }
+    String::from_utf8(bytes)
+        .map_err(|error| format!("not UTF-8 from byte {}", error.utf8_error().valid_up_to()))
+}
+
+/// Whether a text contains the word `grains`.
+pub(in crate::reactor) fn wants_grains(text: &str) -> bool {
+    text.contains("grains")
+}
+
+#[cfg(test)]
+mod tests;

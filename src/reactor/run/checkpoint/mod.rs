@@ -1,0 +1,198 @@
+//! The pending work, as a fold over the log up to a position. A start reads it from the file `REACTOR`, see [`file`].
+
+pub mod file;
+pub mod open;
+
+use std::collections::BTreeMap;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use self::open::OpenEvents;
+use super::record::{Mark, RecordSummary};
+use crate::model::SeqNo;
+
+/// The fold.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// Position: all entries before it are included.
+    pub cursor: SeqNo,
+    /// Events whose handling is not complete.
+    pub open: OpenEvents,
+    /// Hashes of the rules, with the first event to which each applies: events from before its configuration are ignored.
+    rules: BTreeMap<u64, SeqNo>,
+    /// First event whose calls are made, because Salt's reactor handled the earlier ones; `None` in shadow.
+    acting_from: Option<SeqNo>,
+    /// Events that changed since the last [`Checkpoint::take_changes`], and whether they were open then.
+    changed: BTreeMap<SeqNo, bool>,
+    /// True if the whole file must be rewritten.
+    changed_whole: bool,
+}
+
+/// The identity of a rule in the file.
+pub fn rule_hash(rule: &str) -> u64 {
+    xxh3_64(rule.as_bytes())
+}
+
+impl Checkpoint {
+    /// No pending work before `cursor`.
+    pub fn at(cursor: SeqNo) -> Self {
+        Self { cursor, ..Self::default() }
+    }
+
+    /// Opens an event that `of` rules matched. Moves the cursor past it, because a checkpoint may be written at any time.
+    pub fn opened(&mut self, event: SeqNo, rule_count: usize) {
+        self.cursor = self.cursor.max(event.next());
+        self.changes(event);
+        self.open.insert(event, u32::try_from(rule_count).unwrap_or(u32::MAX));
+    }
+
+    /// Applies a record. Moves the cursor past it, because its marks must not count twice.
+    pub fn apply_record(&mut self, record: SeqNo, summary: &RecordSummary<'_>) {
+        self.cursor = self.cursor.max(record.next());
+        let Some(rule_count) = self.open.of(summary.event) else { return };
+        self.changes(summary.event);
+        let progress = self.open.progress_mut(summary.event);
+        if let Some(marks) = &summary.marks {
+            for (mark, key) in marks {
+                match mark {
+                    Mark::Started => progress.started.push(*key),
+                    // Only one, because a later start of the same call may have been made.
+                    Mark::Withdrawn => {
+                        if let Some(index) = progress.started.iter().position(|started| started == key) {
+                            progress.started.remove(index);
+                        }
+                    }
+                }
+            }
+            return;
+        }
+        for rule in &summary.rules {
+            let hash = rule_hash(rule);
+            if !progress.done.contains(&hash) {
+                progress.done.push(hash);
+            }
+        }
+        // The rules may have changed since the event was opened; the record has their number.
+        if progress.done.len() >= summary.rule_count.min(rule_count as usize) {
+            self.open.remove(summary.event);
+        }
+    }
+
+    /// True if the event is complete for this rule.
+    pub fn is_done(&self, event: SeqNo, rule: &str) -> bool {
+        !self.open.contains(event) || self.open.progress(event).done.contains(&rule_hash(rule))
+    }
+
+    fn changes(&mut self, event: SeqNo) {
+        let is_open = self.open.contains(event);
+        self.changed.entry(event).or_insert(is_open);
+    }
+
+    /// Closes an event without a record.
+    pub fn forget(&mut self, event: SeqNo) {
+        self.changes(event);
+        self.open.remove(event);
+    }
+
+    /// The events to write to the file; `None` if the whole file must be rewritten.
+    pub fn take_changes(&mut self) -> Option<Vec<SeqNo>> {
+        let changed = std::mem::take(&mut self.changed);
+        if std::mem::take(&mut self.changed_whole) {
+            return None;
+        }
+        // An event that was opened and closed since is not in the file.
+        let is_of_file =
+            |(event, was_open): (SeqNo, bool)| (was_open || self.open.contains(event)).then_some(event);
+        Some(changed.into_iter().filter_map(is_of_file).collect())
+    }
+
+    /// Sets the rules. New ones apply to events from `from` on. Removed ones are forgotten, so they are new when added again.
+    pub fn set_rules<'a>(&mut self, rules: impl Iterator<Item = &'a str>, from: SeqNo) {
+        let since = |rule: &str| {
+            let hash = rule_hash(rule);
+            (hash, self.rules.get(&hash).copied().unwrap_or(from))
+        };
+        let rules = rules.map(since).collect();
+        if self.rules != rules {
+            (self.rules, self.changed_whole) = (rules, true);
+        }
+    }
+
+    /// True if a rule applies to an event. Rules added by `salt-run reactor.add` apply to all events.
+    pub fn takes(&self, rule: &str, event: SeqNo) -> bool {
+        self.rules.get(&rule_hash(rule)).is_none_or(|since| event >= *since)
+    }
+
+    /// Sets the mode. When shadow ends, calls are made for events from `from` on.
+    pub fn set_mode(&mut self, shadow: bool, from: SeqNo) {
+        if self.acting_from.is_none() != shadow {
+            (self.acting_from, self.changed_whole) = ((!shadow).then_some(from), true);
+        }
+    }
+
+    /// The first event whose calls are made; `None` in shadow.
+    pub fn acting_from(&self) -> Option<SeqNo> {
+        self.acting_from
+    }
+
+    /// Hashes of the rules, with the first event to which each applies.
+    pub fn rules(&self) -> impl Iterator<Item = (u64, SeqNo)> + '_ {
+        self.rules.iter().map(|(rule, since)| (*rule, *since))
+    }
+
+    /// Sets the mode as read from the file.
+    pub fn restore_mode(&mut self, acting_from: Option<SeqNo>) {
+        self.acting_from = acting_from;
+    }
+
+    /// Adds a rule as read from the file.
+    pub fn restore_rule(&mut self, rule: u64, since: SeqNo) {
+        self.rules.insert(rule, since);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn summary<'a>(event: u64, rules: &[&'a str], rule_count: usize) -> RecordSummary<'a> {
+        RecordSummary { event: SeqNo(event), rules: rules.to_vec(), rule_count, marks: None }
+    }
+
+    #[test]
+    fn an_event_is_open_until_all_its_rules_are_complete() {
+        let mut checkpoint = Checkpoint::at(SeqNo(5));
+        checkpoint.opened(SeqNo(7), 2);
+        checkpoint.apply_record(SeqNo(9), &summary(7, &["a"], 2));
+        assert!(checkpoint.is_done(SeqNo(7), "a") && !checkpoint.is_done(SeqNo(7), "b"));
+        checkpoint.apply_record(SeqNo(9), &summary(7, &["a"], 2));
+        assert!(checkpoint.open.contains(SeqNo(7)));
+        checkpoint.apply_record(SeqNo(9), &summary(7, &["b"], 2));
+        assert!(checkpoint.open.is_empty());
+        checkpoint.apply_record(SeqNo(9), &summary(8, &["b"], 1));
+        assert!(checkpoint.open.is_empty(), "a record without its event");
+    }
+
+    #[test]
+    fn a_rule_that_is_added_again_ignores_the_events_in_between() {
+        let mut checkpoint = Checkpoint::at(SeqNo(5));
+        checkpoint.set_rules(["a", "b"].into_iter(), SeqNo(5));
+        checkpoint.set_rules(["b"].into_iter(), SeqNo(7));
+        checkpoint.set_rules(["a", "b"].into_iter(), SeqNo(9));
+        assert_eq!([8, 9].map(|seq| checkpoint.takes("a", SeqNo(seq))), [false, true]);
+        assert_eq!([4, 5].map(|seq| checkpoint.takes("b", SeqNo(seq))), [false, true]);
+        assert!(checkpoint.takes("added while it runs", SeqNo(1)));
+    }
+
+    #[test]
+    fn calls_start_with_the_first_event_after_shadow_mode() {
+        let mut checkpoint = Checkpoint::at(SeqNo(5));
+        assert_eq!(checkpoint.acting_from(), None);
+        for (shadow, from, acting) in
+            [(false, 5, Some(5)), (false, 7, Some(5)), (true, 8, None), (false, 9, Some(9))]
+        {
+            checkpoint.set_mode(shadow, SeqNo(from));
+            assert_eq!(checkpoint.acting_from(), acting.map(SeqNo));
+        }
+    }
+}

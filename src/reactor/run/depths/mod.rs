@@ -1,0 +1,347 @@
+//! The reaction depth of jobs and events, to stop loops of reactions.
+//!
+//! The depth of an event is the length of the chain of reactions that led to it. The log alone determines it: records of reactions name
+//! their jobs, and announcements ([`announced`]) and `__pub_jid` extend the chain.
+
+pub mod announced;
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use self::announced::Announced;
+use super::engine::Shared;
+use super::record::jobs_of;
+use super::{SeqNo, micros};
+use crate::clock::Micros;
+use crate::limits::{
+    REACTOR_DEPTHS_MAX, REACTOR_DEPTHS_SEARCH, REACTOR_FOREIGN_CALL_GRACE, REACTOR_FOREIGN_CALL_TTL,
+    REACTOR_FOREIGN_CALLS_MAX, REACTOR_WAVE_BYTES,
+};
+use crate::master::{Call, Cmd};
+use crate::model::Kind;
+use crate::reactor::shadow::ObservedCall;
+use crate::sls::Value;
+use crate::store::{Followed, StoreError};
+use crate::wire::msgpack::{as_text, get};
+use crate::wire::salt_event::job_tag;
+
+/// The user of runners and wheel functions called by Salt's reactor and by ours. Events of this user cause no reactions.
+use crate::master::REACTOR_USER;
+
+/// The depths of jobs, the latest [`REACTOR_DEPTHS_MAX`].
+#[derive(Debug, Default)]
+pub struct JobDepths {
+    depths: HashMap<String, u32>,
+    order: VecDeque<String>,
+    announced: Announced,
+}
+
+impl JobDepths {
+    /// Notes a job of a reaction to an event of this depth.
+    pub fn note(&mut self, jid: &str, depth: u32) {
+        self.set(jid, depth.saturating_add(1));
+    }
+
+    fn set(&mut self, jid: &str, depth: u32) {
+        if jid.is_empty() || self.depths.insert(jid.to_owned(), depth).is_some() {
+            return;
+        }
+        self.order.push_back(jid.to_owned());
+        if self.order.len() > REACTOR_DEPTHS_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.depths.remove(&oldest);
+        }
+    }
+
+    /// The depth of events of a job; 0 for unknown jobs.
+    pub fn depth(&self, jid: &str) -> u32 {
+        if jid.is_empty() { 0 } else { self.depths.get(jid).copied().unwrap_or(0) }
+    }
+
+    /// Announces a runner that a reaction to an event of this depth is about to call.
+    pub fn announce(&mut self, call: &ObservedCall, depth: u32, now: Micros) {
+        if let Some(start) = announced::by_call(call) {
+            self.announced.add_start(start, depth.saturating_add(1), now);
+        }
+    }
+
+    /// Withdraws the announcement of a runner that was not called.
+    pub fn withdraw(&mut self, call: &ObservedCall, now: Micros) {
+        if let Some(start) = announced::by_call(call) {
+            self.announced.remove_start(start, now);
+        }
+    }
+
+    /// Evaluates a bus entry about jobs and runner calls that others started.
+    pub fn follow(&mut self, row: &Followed<'_>) {
+        let is_run = row.tag.starts_with(b"salt/run/");
+        if !is_run && (self.announced.is_empty() || !row.tag.starts_with(b"salt/job/")) {
+            return;
+        }
+        let Some(tag) = job_tag(row.tag) else { return };
+        let depth = self.depth(tag.jid);
+        match tag.about {
+            "new" if !is_run => {
+                let announced = announced::of_job(row.body).filter(|_| depth == 0);
+                if let Some(depth) = announced.and_then(|key| self.announced.take(key, row.at)) {
+                    self.set(tag.jid, depth);
+                }
+            }
+            _ if !is_run => {}
+            "args" if depth > 0 => {
+                if let Some(start) = announced::by_orchestration(row.body) {
+                    self.announced.add_start(start, depth, row.at);
+                }
+            }
+            "new" if depth > 0 || !self.announced.is_empty() => {
+                let Some(start) = announced::of_run(row.body) else { return };
+                // Also if the depth is known, so that the announcement is used up.
+                if let Some(announced) = self.announced.take(start.new, row.at) {
+                    // The event that it sends was announced with it.
+                    self.set(tag.jid, announced.max(depth));
+                } else if let Some(key) = start.sends.filter(|_| depth > 0) {
+                    self.announced.add(key, depth, row.at);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The depth of an event: from its job, from the job that its data names, or from an announcement.
+    pub fn depth_of(&mut self, row: &Followed<'_>) -> u32 {
+        let of_data = |data: &[u8]| get(data, "__pub_jid").and_then(as_text).map_or(0, |jid| self.depth(jid));
+        let mut depth = self.depth(row.jid);
+        if memchr::memmem::find(row.body, b"__pub_jid").is_some() {
+            // The master wraps the event of a minion in another mapping.
+            depth = depth.max(of_data(row.body)).max(get(row.body, "data").map_or(0, of_data));
+        }
+        if depth == 0 && !self.announced.is_empty() {
+            let announced = announced::of_event(row.tag, row.body);
+            depth = announced.and_then(|key| self.announced.take(key, row.at)).unwrap_or(0);
+        }
+        depth
+    }
+}
+
+/// The jid in the announcements of an orchestration; `None` for other calls.
+pub fn orchestration_jid(call: &Call) -> Option<&str> {
+    call.load.get("kwarg")?.as_map()?.get("kwarg")?.as_map()?.get(ORCHESTRATION_JID)?.as_str()
+}
+
+/// Sets that jid in a call of an orchestration, as `salt-run` does. Otherwise the master generates one, which cannot be linked to the
+/// runner call.
+pub fn name_orchestration(call: &mut Call, jid: impl FnOnce() -> String) {
+    let is_orchestration = matches!(call.fun.as_str(), "state.orchestrate" | "state.orch" | "state.sls");
+    if call.cmd != Cmd::Runner || !is_orchestration {
+        return;
+    }
+    let Some(Value::Map(both)) = call.load.get_mut("kwarg") else { return };
+    // It is the eighth argument.
+    let is_positional = both.get("arg").and_then(Value::as_list).is_some_and(|args| args.len() > 7);
+    if let Some(Value::Map(words)) = both.get_mut("kwarg").filter(|_| !is_positional) {
+        words.entry(ORCHESTRATION_JID.into()).or_insert_with(|| jid().into());
+    }
+}
+
+const ORCHESTRATION_JID: &str = "orchestration_jid";
+
+/// The event of a reaction's job, from its jid: see `jid` in `worker.rs`.
+fn event_of(jid: &str) -> Option<u64> {
+    jid.split_once('_')?.1.parse().ok()
+}
+
+impl Shared {
+    /// Restores the depths of jobs after a start, and returns those of open events. Reads [`REACTOR_DEPTHS_SEARCH`] entries before the
+    /// oldest open event.
+    pub(super) fn restore_depths(&self) -> Result<HashMap<SeqNo, u32>, StoreError> {
+        let (open, cursor) = {
+            let checkpoint = self.checkpoint.lock();
+            let open: HashMap<u64, SeqNo> =
+                checkpoint.open.iter().map(|(seq, _)| (seq.0 % (1 << 32), seq)).collect();
+            (open, checkpoint.cursor)
+        };
+        let oldest = open.values().min().copied().unwrap_or(cursor);
+        let from = SeqNo(oldest.0.saturating_sub(REACTOR_DEPTHS_SEARCH).max(1));
+        let mut depths = HashMap::new();
+        let mut job_depths = self.job_depths.lock();
+        // Records first, because events caused by a runner may come before its record.
+        let mut at = from;
+        while at < cursor {
+            at = self.store.follow_selected(
+                |kind, _| kind == Kind::Reaction,
+                at,
+                REACTOR_WAVE_BYTES,
+                |row| {
+                    jobs_of(row.body, |jid, depth| job_depths.note(jid, depth));
+                },
+            )?;
+        }
+        at = from;
+        while at < cursor {
+            at = self.store.follow_selected(
+                super::follower::is_of_interest,
+                at,
+                REACTOR_WAVE_BYTES,
+                |row| {
+                    if row.seq >= cursor || !super::follower::is_bus_event(&row) {
+                        return;
+                    }
+                    // A job that was published before the daemon ended without writing its record.
+                    if job_depths.depth(row.jid) == 0
+                        && let Some(seq) = event_of(row.jid).and_then(|event| open.get(&event))
+                        && *seq < row.seq
+                    {
+                        job_depths.note(row.jid, depths.get(seq).copied().unwrap_or(0));
+                    }
+                    job_depths.follow(&row);
+                    if open.get(&(row.seq.0 % (1 << 32))) == Some(&row.seq) {
+                        depths.insert(row.seq, job_depths.depth_of(&row));
+                    }
+                },
+            )?;
+        }
+        Ok(depths)
+    }
+}
+
+/// Calls of runners and wheel functions by any reactor. A call is foreign if the master's answer to one of ours does not have its jid; that
+/// answer may come later than the event.
+#[derive(Debug, Default)]
+pub struct ForeignCalls {
+    waiting: VecDeque<(Micros, String, String)>,
+    seen: Option<(Micros, String)>,
+    /// Until then calls are ignored: an answer to one of ours may be lost, or may have come before the start.
+    quiet_until: Micros,
+}
+
+impl ForeignCalls {
+    /// Adds a call by a reactor.
+    pub fn note(&mut self, jid: &str, fun: &str, now: Micros) {
+        if now >= self.quiet_until && self.waiting.len() < REACTOR_FOREIGN_CALLS_MAX {
+            self.waiting.push_back((now, jid.to_owned(), fun.to_owned()));
+        }
+    }
+
+    /// Ignores calls for a while, because they may be our own without a known answer.
+    pub fn suspend(&mut self, now: Micros) {
+        self.quiet_until = later(now, REACTOR_FOREIGN_CALL_GRACE);
+        self.waiting.clear();
+    }
+
+    /// Checks the calls to which the master had enough time to answer.
+    pub fn settle(&mut self, job_depths: &JobDepths, now: Micros) {
+        while let Some((at, jid, fun)) = self.waiting.pop_front() {
+            if now < later(at, REACTOR_FOREIGN_CALL_GRACE) {
+                return self.waiting.push_front((at, jid, fun));
+            }
+            if job_depths.depth(&jid) == 0 {
+                self.seen = Some((at, fun));
+            }
+        }
+    }
+
+    /// The latest call of another reactor, if it was recent.
+    pub fn seen(&self, now: Micros) -> Option<(Micros, String)> {
+        self.seen.clone().filter(|(at, _)| now < later(*at, REACTOR_FOREIGN_CALL_TTL))
+    }
+}
+
+fn later(at: Micros, by: Duration) -> Micros {
+    Micros(at.0.saturating_add(micros(by)))
+}
+
+/// True if the data names a reactor as its cause. As in Salt: `user` at the top level, compared exactly.
+pub fn is_by_reactor(body: &[u8]) -> bool {
+    memchr::memmem::find(body, REACTOR_USER.as_bytes()).is_some()
+        && get(body, "user").and_then(as_text) == Some(REACTOR_USER)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::msgpack::Writer;
+
+    #[test]
+    fn depth_counts_nested_reactions_and_memory_is_bounded() {
+        let mut job_depths = JobDepths::default();
+        job_depths.note("1", 0);
+        job_depths.note("2", job_depths.depth("1"));
+        assert_eq!(["1", "2", "3", ""].map(|jid| job_depths.depth(jid)), [1, 2, 0, 0]);
+        for n in 0..REACTOR_DEPTHS_MAX {
+            job_depths.note(&format!("n{n}"), 0);
+        }
+        assert_eq!((job_depths.depth("1"), job_depths.depths.len()), (0, REACTOR_DEPTHS_MAX));
+    }
+
+    #[test]
+    fn calls_of_orchestrations_get_a_known_jid() {
+        let named = |fun: &str, args: usize| {
+            let mut call = Call::runner(fun, vec!["x".into(); args], crate::sls::Map::new());
+            name_orchestration(&mut call, || "1_2".to_owned());
+            name_orchestration(&mut call, || "3_4".to_owned());
+            orchestration_jid(&call).map(str::to_owned)
+        };
+        for fun in ["state.orchestrate", "state.orch", "state.sls"] {
+            assert_eq!(named(fun, 1).as_deref(), Some("1_2"));
+        }
+        assert_eq!((named("state.orchestrate", 8), named("test.arg", 1)), (None, None));
+        let mut wheel = Call::wheel("state.orchestrate", Vec::new(), crate::sls::Map::new());
+        name_orchestration(&mut wheel, || "1_2".to_owned());
+        assert_eq!(orchestration_jid(&wheel), None);
+    }
+
+    #[test]
+    fn a_call_is_foreign_if_no_answer_to_ours_has_its_jid() {
+        let (mut foreign, mut job_depths) = (ForeignCalls::default(), JobDepths::default());
+        let at = |seconds: i64| Micros(1_795_000_000_000_000 + seconds * 1_000_000);
+        foreign.suspend(at(0));
+        foreign.note("before", "state.orch", at(1));
+        foreign.note("ours", "state.orch", at(40));
+        foreign.settle(&job_depths, at(41));
+        job_depths.note("ours", 0);
+        foreign.settle(&job_depths, at(80));
+        assert_eq!(foreign.seen(at(80)), None);
+        foreign.note("theirs", "state.orch", at(81));
+        foreign.settle(&job_depths, at(82));
+        assert_eq!(foreign.seen(at(82)), None, "it may still become ours");
+        foreign.settle(&job_depths, at(112));
+        assert_eq!(foreign.seen(at(112)), Some((at(81), "state.orch".to_owned())));
+        assert_eq!(foreign.seen(at(3_700)), None);
+    }
+
+    #[test]
+    fn a_jid_noted_twice_is_stored_once() {
+        let mut job_depths = JobDepths::default();
+        for _ in 0..REACTOR_DEPTHS_MAX + 5 {
+            job_depths.note("1", 0);
+        }
+        job_depths.note("2", 0);
+        assert_eq!((job_depths.order.len(), job_depths.depth("1"), job_depths.depth("2")), (2, 1, 1));
+    }
+
+    #[test]
+    fn waiting_calls_are_bounded_and_dropped_when_some_may_be_ours() {
+        let (mut foreign, job_depths) = (ForeignCalls::default(), JobDepths::default());
+        let at = |seconds: i64| Micros(1_795_000_000_000_000 + seconds * 1_000_000);
+        for n in 0..REACTOR_FOREIGN_CALLS_MAX + 5 {
+            foreign.note(&n.to_string(), "state.orch", at(0));
+        }
+        assert_eq!(foreign.waiting.len(), REACTOR_FOREIGN_CALLS_MAX);
+        foreign.suspend(at(1));
+        foreign.settle(&job_depths, at(1_000));
+        assert_eq!(foreign.seen(at(1_000)), None);
+    }
+
+    #[test]
+    fn only_a_user_at_the_top_level_of_the_data_counts() {
+        let is_reactor = |at_top: &str, below: &str| {
+            let mut w = Writer::new();
+            w.map(2).str("user").str(at_top).str("data").map(1).str("user").str(below);
+            is_by_reactor(&w.into_bytes())
+        };
+        assert!(is_reactor("Reactor", "root"));
+        assert!(!is_reactor("root", "Reactor") && !is_reactor("reactor", "") && !is_reactor("Reactor2", ""));
+        assert!(!is_by_reactor(b"\xc1Reactor"));
+    }
+}

@@ -1,0 +1,488 @@
+//! Records: the outcome of an event, as an entry of the log.
+//!
+//! ```text
+//! tag    saltcellar/reaction/<tag of the event>               minion   as of the event
+//! body   msgpack map
+//!        event     sequence number of the event               at       its arrival, microseconds since 1970
+//!        state     `begun`, done, failed, partial, dead, left why      if `left`: old, quiet, once, rate, budget, depth, ...
+//!        rules     patterns of the rules of this record       of       number of rules that matched the event
+//!        began     time of the first turn                     ended    time of the end
+//!        files     list of [file, rendered text]              chunks   the low chunks
+//!        calls     list of maps: id, sls, client, fun, tgt, load, jid, tries, sent, took, outcome, and its details
+//!        depth     length of the chain of reactions that led to the event, unless 0
+//!        notes     list of [level, text]                      replay   sequence number of the replayed record
+//!        failures  list of maps: file, line, rendered, cause; only if a part failed to render
+//!
+//! `done`: everything was rendered, and all calls were made. `failed`: rendering failed, and no call was made. `dead`: all calls were
+//! dead-lettered. `partial`: some calls were made; the others were dead-lettered, or failed to render. Records of early releases have
+//! neither `failures` nor the states `failed` and `partial`: their `done` may have errors among the notes.
+//!
+//! A `left` record has no files, chunks and calls, unless a throttle skipped the event in shadow: it was rendered then.
+//! ```
+//!
+//! An entry with the state `mode` belongs to no event: it records whether the reactor is in shadow (`shadow`) and has just been started
+//! (`started`); see `reactor/shadow`. An entry with the state `begun` is a mark: `keys` has a call that is about to be made and must not be
+//! repeated, `back` a call that was certainly not made. Both lack the flag of a reaction, so they are not part of the history. All other
+//! records are, one per event and group of rules.
+
+pub mod recorder;
+pub mod replay;
+
+use super::{Action, Event, PlannedCall, ReactionPlan};
+use crate::clock::Micros;
+use crate::limits::{
+    REACTOR_CHUNKS_BYTES_MAX, REACTOR_NAMES_MAX, REACTOR_RESULT_BYTES_MAX, REACTOR_TEXT_BYTES_MAX,
+};
+use crate::master::{Answer, Cmd, pack};
+use crate::model::{Batch, Entry, Flags, Kind, Location, REACTION_TAG, ReactionFailure, SeqNo, Source};
+use crate::sls::value::{Map, Value};
+use crate::wire::msgpack::{Writer, as_bool, as_int, as_text, elements, get};
+
+/// The final state of a reaction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReactionState {
+    /// All calls were made.
+    Done,
+    /// Rendering failed, and no call was made; can be replayed.
+    Failed,
+    /// Some calls were made, the others failed; can be replayed.
+    Partial,
+    /// All calls failed; can be replayed.
+    Dead,
+    /// Skipped, for that reason.
+    Skipped(&'static str),
+}
+
+/// The outcome of a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CallOutcome {
+    /// The master accepted it.
+    Answered(Answer),
+    /// It ran here, successfully if `retcode` is 0.
+    Ran {
+        /// The return code, as a minion would report it.
+        retcode: i64,
+        /// The return value, as msgpack.
+        result: Vec<u8>,
+    },
+    /// The answer was lost, but the log proves that the master executed it: a job was published or answered, or a runner or wheel function
+    /// started.
+    Found,
+    /// Not made, because the reactor is in shadow.
+    Shadowed,
+    /// Dead-lettered, for that reason.
+    Dead(String),
+    /// Sent without an answer; the log does not prove that it was executed.
+    Unknown(String),
+}
+
+/// A call in a record.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CallRecord {
+    /// The call.
+    pub call: PlannedCall,
+    /// Its jid; empty if the master chooses it.
+    pub jid: String,
+    /// Number of tries.
+    pub tries: u32,
+    /// Time of the last try.
+    pub sent: Micros,
+    /// Duration of the last try.
+    pub took_us: i64,
+    /// Its outcome.
+    pub outcome: CallOutcome,
+}
+
+/// The record of a reaction.
+#[derive(Debug, Clone)]
+pub struct Record {
+    /// The event.
+    pub event: Event,
+    /// The rules.
+    pub rules: Vec<std::sync::Arc<str>>,
+    /// Number of rules that matched the event.
+    pub rule_count: usize,
+    /// The final state.
+    pub state: ReactionState,
+    /// Time of the first turn.
+    pub started_at: Micros,
+    /// Time of the end.
+    pub ended: Micros,
+    /// The rendered result.
+    pub plan: ReactionPlan,
+    /// The calls with their outcomes.
+    pub calls: Vec<CallRecord>,
+    /// The record that this one replays.
+    pub replay: Option<SeqNo>,
+    /// Length of the chain of reactions that led to the event.
+    pub depth: u32,
+}
+
+impl Record {
+    /// A record of a skipped event.
+    pub fn skipped(
+        event: Event,
+        rules: Vec<std::sync::Arc<str>>,
+        rule_count: usize,
+        why: &'static str,
+        now: Micros,
+    ) -> Self {
+        Self {
+            event,
+            rules,
+            rule_count,
+            state: ReactionState::Skipped(why),
+            started_at: now,
+            ended: now,
+            plan: ReactionPlan::default(),
+            calls: Vec::new(),
+            replay: None,
+            depth: 0,
+        }
+    }
+
+    /// The entry, in its own batch.
+    pub fn batch(&self, now: Micros) -> Batch {
+        entry(&self.event, Flags::REACTION, now, &self.body())
+    }
+
+    fn body(&self) -> Vec<u8> {
+        let (state, why) = match self.state {
+            ReactionState::Done => ("done", ""),
+            ReactionState::Failed => ("failed", ""),
+            ReactionState::Partial => ("partial", ""),
+            ReactionState::Dead => ("dead", ""),
+            ReactionState::Skipped(why) => ("left", why),
+        };
+        let mut w = Writer::new();
+        let is_rendered = why.is_empty() || !self.calls.is_empty();
+        let pairs = 8 + usize::from(!why.is_empty()) + 3 * usize::from(is_rendered);
+        let failures = &self.plan.failures;
+        w.map(
+            pairs
+                + usize::from(self.replay.is_some())
+                + usize::from(!failures.is_empty())
+                + usize::from(self.depth > 0),
+        );
+        head(&mut w, &self.event, &self.rules, self.rule_count, state);
+        w.str("began").int(self.started_at.0).str("ended").int(self.ended.0);
+        w.str("notes").array(self.plan.notes.len());
+        for (level, text) in &self.plan.notes {
+            w.array(2).str(level.name()).str(cut(text, REACTOR_TEXT_BYTES_MAX).0);
+        }
+        if let Some(seq) = self.replay {
+            w.str("replay").uint(seq.0);
+        }
+        if self.depth > 0 {
+            w.str("depth").uint(self.depth.into());
+        }
+        if !failures.is_empty() {
+            w.str("failures").array(failures.len());
+        }
+        for ReactionFailure { at, cause } in failures {
+            w.map(4).str("file").str(&at.file).str("line");
+            match at.line {
+                Some(line) => w.uint(line.into()),
+                None => w.nil(),
+            };
+            w.str("rendered").bool(at.rendered).str("cause").str(cut(cause, REACTOR_TEXT_BYTES_MAX).0);
+        }
+        if !why.is_empty() {
+            w.str("why").str(why);
+        }
+        if !is_rendered {
+            return w.into_bytes();
+        }
+        w.str("files").array(self.plan.files.len());
+        let mut room = REACTOR_TEXT_BYTES_MAX;
+        for (file, text) in &self.plan.files {
+            let (text, whole) = cut(text, room);
+            room -= text.len();
+            w.array(if whole { 2 } else { 3 }).str(file).str(text);
+            if !whole {
+                w.str("cut");
+            }
+        }
+        let chunks = pack::packed(&self.plan.chunks);
+        w.str("chunks");
+        if chunks.len() <= REACTOR_CHUNKS_BYTES_MAX {
+            w.raw(&chunks)
+        } else {
+            w.nil()
+        };
+        w.str("calls").array(self.calls.len());
+        self.calls.iter().for_each(|made| put_call(&mut w, made));
+        w.into_bytes()
+    }
+}
+
+/// A mark of a call that must not be repeated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mark {
+    /// The call is about to be made.
+    Started,
+    /// The call was certainly not made: cancels one `Started` of the same call.
+    Withdrawn,
+}
+
+/// The entry of a mark; `key` is the call's [`call_key`].
+pub fn mark(
+    event: &Event,
+    rules: &[std::sync::Arc<str>],
+    rule_count: usize,
+    mark: Mark,
+    key: u64,
+    now: Micros,
+) -> Batch {
+    let mut w = Writer::new();
+    w.map(6);
+    head(&mut w, event, rules, rule_count, "begun");
+    let name = match mark {
+        Mark::Started => "keys",
+        Mark::Withdrawn => "back",
+    };
+    w.str(name).array(1).uint(key);
+    entry(event, Flags::default(), now, &w.into_bytes())
+}
+
+/// Writes the first five pairs of each record.
+fn head(w: &mut Writer, event: &Event, rules: &[std::sync::Arc<str>], rule_count: usize, state: &str) {
+    w.str("event").uint(event.seq.0).str("at").int(event.at.0).str("state").str(state);
+    w.str("rules").array(rules.len());
+    for rule in rules {
+        w.str(rule);
+    }
+    w.str("of").uint(rule_count as u64);
+}
+
+fn entry(event: &Event, flags: Flags, now: Micros, body: &[u8]) -> Batch {
+    let tag = format!("{REACTION_TAG}{}", event.tag);
+    Batch::of(&Entry {
+        kind: Kind::Reaction,
+        source: Source::Reactor,
+        flags,
+        at: now,
+        tag: tag.as_bytes(),
+        jid: "",
+        minion: &event.minion,
+        fun: "",
+        retcode: 0,
+        body,
+    })
+}
+
+/// The identity of a call within its event.
+pub fn call_key(planned: &PlannedCall) -> u64 {
+    let (fun, client) = match &planned.action {
+        Action::Master(call) => (call.fun.as_str(), call.cmd.name()),
+        Action::Caller { fun, .. } => (fun.as_str(), "caller"),
+    };
+    xxhash_rust::xxh3::xxh3_64([client, fun, &planned.id, &planned.sls].join("\0").as_bytes())
+}
+
+/// The client: `local`, `runner`, `wheel` or `caller`.
+pub fn client(action: &Action) -> &'static str {
+    match action {
+        Action::Master(call) => match call.cmd {
+            Cmd::Publish => "local",
+            Cmd::Runner => "runner",
+            Cmd::Wheel => "wheel",
+        },
+        Action::Caller { .. } => "caller",
+    }
+}
+
+/// The target as text; empty for calls without a target.
+pub fn target(action: &Action) -> String {
+    let Action::Master(call) = action else { return String::new() };
+    match call.load.get("tgt") {
+        Some(Value::Str(text)) => text.clone(),
+        Some(Value::List(items)) => items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(","),
+        _ => String::new(),
+    }
+}
+
+fn put_call(w: &mut Writer, made: &CallRecord) {
+    let planned = &made.call;
+    let (fun, load) = match &planned.action {
+        Action::Master(call) => (&call.fun, Value::Map(call.load.clone())),
+        Action::Caller { fun, args, kwargs } => {
+            let load = [("args", Value::List(args.clone())), ("kwargs", kwargs.clone())];
+            (fun, Value::Map(load.into_iter().map(|(k, v)| (k.into(), v)).collect::<Map>()))
+        }
+    };
+    let load = pack::packed(&load);
+    let (outcome, more) = outcome_name(&made.outcome);
+    w.map(11 + more);
+    w.str("id").str(&planned.id).str("sls").str(&planned.sls).str("client").str(client(&planned.action));
+    w.str("fun").str(fun).str("tgt").str(&target(&planned.action)).str("load");
+    if load.len() <= REACTOR_CHUNKS_BYTES_MAX {
+        w.raw(&load)
+    } else {
+        w.nil()
+    };
+    w.str("tries").uint(u64::from(made.tries)).str("sent").int(made.sent.0).str("took_us").int(made.took_us);
+    w.str("outcome").str(outcome);
+    let names = |w: &mut Writer, key: &str, names: &[String]| {
+        w.str(key).array(names.len().min(REACTOR_NAMES_MAX));
+        for name in names.iter().take(REACTOR_NAMES_MAX) {
+            w.str(name);
+        }
+    };
+    let result = |w: &mut Writer, result: &[u8]| {
+        w.str("result");
+        if result.len() <= REACTOR_RESULT_BYTES_MAX {
+            w.raw(result)
+        } else {
+            w.nil()
+        };
+    };
+    let jid = match &made.outcome {
+        CallOutcome::Answered(
+            Answer::Published { jid, .. } | Answer::Started { jid, .. } | Answer::Ran { jid, .. },
+        ) => jid,
+        _ => &made.jid,
+    };
+    w.str("jid").str(jid);
+    match &made.outcome {
+        CallOutcome::Answered(Answer::Published { minions, missing, .. }) => {
+            w.str("count").uint(minions.len() as u64);
+            names(w, "minions", minions);
+            names(w, "missing", missing);
+        }
+        CallOutcome::Answered(Answer::Started { tag, .. }) => {
+            w.str("tag").str(tag);
+        }
+        CallOutcome::Answered(Answer::Ran { success, result: bytes, .. }) => {
+            w.str("success").bool(*success);
+            result(w, bytes);
+        }
+        CallOutcome::Ran { retcode, result: bytes } => {
+            w.str("success").bool(*retcode == 0).str("retcode").int(*retcode);
+            result(w, bytes);
+        }
+        CallOutcome::Answered(Answer::NoTarget { why })
+        | CallOutcome::Dead(why)
+        | CallOutcome::Unknown(why) => {
+            w.str("why").str(cut(why, REACTOR_TEXT_BYTES_MAX).0);
+        }
+        CallOutcome::Found | CallOutcome::Shadowed => {}
+    }
+}
+
+/// The name of an outcome, and its number of additional pairs.
+fn outcome_name(outcome: &CallOutcome) -> (&'static str, usize) {
+    match outcome {
+        CallOutcome::Answered(Answer::Published { .. }) => ("published", 3),
+        CallOutcome::Answered(Answer::NoTarget { .. }) => ("nobody", 1),
+        CallOutcome::Answered(Answer::Started { .. }) => ("started", 1),
+        CallOutcome::Answered(Answer::Ran { .. }) => ("ran", 2),
+        CallOutcome::Ran { .. } => ("ran", 3),
+        CallOutcome::Found => ("found", 0),
+        CallOutcome::Shadowed => ("shadowed", 0),
+        CallOutcome::Dead(_) => ("dead", 1),
+        CallOutcome::Unknown(_) => ("unknown", 1),
+    }
+}
+
+/// A prefix of at most `room` bytes, and whether it is the whole text.
+fn cut(text: &str, room: usize) -> (&str, bool) {
+    if text.len() <= room {
+        return (text, true);
+    }
+    let mut end = room;
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    (text.get(..end).unwrap_or_default(), false)
+}
+
+/// Jids of the calls in a record.
+pub fn jids(body: &[u8]) -> impl Iterator<Item = &str> {
+    let calls = elements(get(body, "calls").unwrap_or_default());
+    calls.filter_map(|call| as_text(get(call, "jid")?)).filter(|jid| !jid.is_empty())
+}
+
+/// The failures in a record.
+pub fn failures(body: &[u8]) -> Vec<ReactionFailure> {
+    let one = |failure| {
+        let text = |key| get(failure, key).and_then(as_text).unwrap_or_default().to_owned();
+        let line = get(failure, "line").and_then(as_int).and_then(|line| u32::try_from(line).ok());
+        let rendered = get(failure, "rendered").and_then(as_bool).unwrap_or(false);
+        ReactionFailure { at: Location { file: text("file"), line, rendered }, cause: text("cause") }
+    };
+    elements(get(body, "failures").unwrap_or_default()).map(one).collect()
+}
+
+/// The option of a rule for a record's `why`; `None` for other reasons.
+pub fn option_of(why: &str) -> Option<&'static str> {
+    match why {
+        "once" => Some("once_per"),
+        "quiet" => Some("debounce"),
+        "rate" => Some("rate"),
+        "budget" => Some("budget"),
+        _ => None,
+    }
+}
+
+/// Arrival of a record's event, if the event counted for a rule with `once_per`.
+pub fn counted_once(body: &[u8], rule: &str) -> Option<Micros> {
+    let is_of =
+        |rule: &str| elements(get(body, "rules").unwrap_or_default()).any(|one| as_text(one) == Some(rule));
+    // These were skipped before they could count.
+    let never_came = matches!(get(body, "why").and_then(as_text), Some("once" | "depth" | "gone"));
+    let counts = is_of(rule) && !never_came && get(body, "replay").is_none();
+    counts.then(|| get(body, "at").and_then(as_int).map(Micros)).flatten()
+}
+
+/// Passes the jobs and orchestrations of a record to `take`, each with the depth of the record's event.
+pub fn jobs_of(body: &[u8], mut take: impl FnMut(&str, u32)) {
+    let depth = get(body, "depth").and_then(as_int).and_then(|depth| u32::try_from(depth).ok()).unwrap_or(0);
+    for call in elements(get(body, "calls").unwrap_or_default()) {
+        let load = get(call, "load").and_then(|load| get(load, "kwarg"));
+        let words = load.and_then(|both| get(both, "kwarg")).unwrap_or_default();
+        for jid in
+            [get(call, "jid"), get(words, "orchestration_jid")].into_iter().flatten().filter_map(as_text)
+        {
+            take(jid, depth);
+        }
+    }
+}
+
+/// The part of a record that the checkpoint needs.
+#[derive(Debug, PartialEq, Eq)]
+pub struct RecordSummary<'a> {
+    /// The event.
+    pub event: SeqNo,
+    /// Its rules.
+    pub rules: Vec<&'a str>,
+    /// Number of rules that matched the event.
+    pub rule_count: usize,
+    /// Marks of calls; a record with marks closes no event.
+    pub marks: Option<Vec<(Mark, u64)>>,
+}
+
+/// Reads a record. `None` for other entries, and for replays, which neither open nor close events.
+pub fn read_summary(body: &[u8]) -> Option<RecordSummary<'_>> {
+    if get(body, "replay").is_some() {
+        return None;
+    }
+    let uint = |key| get(body, key).and_then(as_int).and_then(|n| u64::try_from(n).ok());
+    let key = |key| match pack::unpacked(key)? {
+        Value::Int(n) => u64::try_from(n).ok(),
+        Value::BigInt(digits) => digits.parse().ok(),
+        _ => None,
+    };
+    let marked = |name, mark| {
+        let keys = elements(get(body, name).unwrap_or_default()).filter_map(key);
+        keys.map(move |key| (mark, key))
+    };
+    let marks = (get(body, "state").and_then(as_text)? == "begun")
+        .then(|| marked("keys", Mark::Started).chain(marked("back", Mark::Withdrawn)).collect());
+    Some(RecordSummary {
+        event: SeqNo(uint("event")?),
+        rules: elements(get(body, "rules")?).filter_map(as_text).collect(),
+        rule_count: usize::try_from(uint("of")?).ok()?,
+        marks,
+    })
+}

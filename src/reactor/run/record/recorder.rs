@@ -1,0 +1,89 @@
+//! Writes records to the log. Rejected records are offered again until the store accepts them.
+
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::limits::{REACTOR_RECORD_TIMEOUT, REACTOR_RECORDS_MAX};
+use crate::metrics::Metrics;
+use crate::model::Batch;
+use crate::reactor::run::lock;
+use crate::store::Intake;
+
+/// Sends records to the store.
+pub struct Recorder {
+    /// `None` once the daemon stops, so that the store can stop.
+    intake: Mutex<Option<Intake>>,
+    /// Rejected or failed records.
+    waiting: Arc<Mutex<Vec<Arc<Batch>>>>,
+    /// Redacts secrets.
+    clean: Clean,
+    metrics: Arc<Metrics>,
+}
+
+/// Redacts secrets in a record.
+pub type Clean = Arc<dyn Fn(Batch) -> Batch + Send + Sync>;
+
+impl Recorder {
+    /// A recorder without waiting records.
+    pub fn new(intake: Intake, clean: Clean, metrics: Arc<Metrics>) -> Self {
+        Self { intake: Mutex::new(Some(intake)), waiting: Arc::default(), clean, metrics }
+    }
+
+    /// Writes a record without waiting. Its event stays open until the record is in the log.
+    pub fn write(&self, batch: Batch) {
+        self.offer(Arc::new((self.clean)(batch)));
+    }
+
+    fn offer(&self, batch: Arc<Batch>) {
+        let Some(intake) = self.intake.lock().clone() else { return };
+        let (waiting, metrics, kept) = (self.waiting.clone(), self.metrics.clone(), batch.clone());
+        let done = Box::new(move |stored: Result<(), String>| {
+            if stored.is_err() {
+                metrics.reactor_records_failed.add(1);
+                waiting.lock().push(kept);
+            }
+        });
+        if let Err(refused) = intake.try_share(batch, Some(done)) {
+            self.waiting.lock().push(refused.into_inner().0);
+        }
+    }
+
+    /// Writes a record and waits until it is on disk.
+    pub fn write_and_wait(&self, batch: Batch) -> Result<(), String> {
+        let stopping = || "the daemon is stopping".to_owned();
+        let intake = self.intake.lock().clone().ok_or_else(stopping)?;
+        let (sender, receiver) = sync_channel(1);
+        let done = Box::new(move |stored| drop(sender.try_send(stored)));
+        intake.submit((self.clean)(batch), Some(done)).map_err(|error| error.to_string())?;
+        drop(intake);
+        receiver
+            .recv_timeout(REACTOR_RECORD_TIMEOUT)
+            .unwrap_or_else(|_| Err("timeout while writing the record".to_owned()))
+    }
+
+    /// Offers rejected records again.
+    pub fn retry(&self) {
+        let waiting = std::mem::take(&mut *self.waiting.lock());
+        for batch in waiting {
+            self.offer(batch);
+        }
+    }
+
+    /// True if so many records wait that no reaction should start.
+    pub fn is_full(&self) -> bool {
+        self.waiting.lock().len() >= REACTOR_RECORDS_MAX
+    }
+
+    /// Stops writing. The events of waiting records stay open.
+    pub fn close(&self, timeout: Duration) {
+        let until = std::time::Instant::now() + timeout;
+        while !self.waiting.lock().is_empty() && std::time::Instant::now() < until {
+            self.retry();
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        drop(self.intake.lock().take());
+    }
+}

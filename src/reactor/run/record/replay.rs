@@ -1,0 +1,204 @@
+//! Replay of failed reactions on request.
+
+use std::sync::Arc;
+
+use super::call_key;
+use crate::clock::Micros;
+use crate::master::{Call, Cmd, pack};
+use crate::model::SeqNo;
+use crate::reactor::run::engine::Handle;
+use crate::reactor::run::scheduler::{Task, TaskProgress};
+use crate::reactor::run::{Action, Event, PlannedCall, ReactionPlan};
+use crate::sls::value::{Map, Value};
+use crate::store::StoredEntry;
+
+/// Why a reaction is not replayed.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// The entry is not a record of a reaction.
+    #[error("entry {0} is not a reaction")]
+    NotAReaction(SeqNo),
+    /// All calls were made.
+    #[error(
+        "reaction {0} has no dead-lettered call; --all repeats every call, --render renders the event again"
+    )]
+    NothingDeadLettered(SeqNo),
+    /// The record lacks the call, because it was too large.
+    #[error(
+        "the record of reaction {0} lacks the calls, because they were too large; --render renders the event again"
+    )]
+    TooLarge(SeqNo),
+    /// Retention has deleted the event.
+    #[error("event {0} is no longer in the log")]
+    EventGone(SeqNo),
+    /// No current rule matches the event.
+    #[error("no current rule matches event {0}")]
+    NoRule(SeqNo),
+    /// The log could not be read.
+    #[error(transparent)]
+    Store(#[from] crate::store::StoreError),
+}
+
+/// The extent of a replay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Replayed {
+    /// This many calls are made.
+    Calls(usize),
+    /// This many rules are rendered.
+    Rules(usize),
+}
+
+/// The parts of a record that a replay needs.
+struct ReplaySource {
+    event: Event,
+    rules: Vec<Arc<str>>,
+    rule_count: usize,
+    /// The calls, and whether each was dead-lettered.
+    calls: Vec<(PlannedCall, bool)>,
+    whole: bool,
+    /// True if a part failed to render.
+    failed: bool,
+}
+
+impl Handle {
+    /// Makes the dead-lettered calls of a record, or `all` of its calls. If a part failed to render, it renders the record's rules again
+    /// and omits the calls that were made.
+    pub fn replay(&self, record: &StoredEntry, all: bool) -> Result<Replayed, ReplayError> {
+        let source = read(record).ok_or(ReplayError::NotAReaction(record.seq))?;
+        if source.failed {
+            let made = source.calls.iter().filter(|(_, dead_lettered)| !dead_lettered && !all);
+            let made: Vec<_> = made.map(|(planned, _)| call_key(planned)).collect();
+            return self.render_again(record.seq, source.event.seq, Some(&source.rules), &made);
+        }
+        let calls: Vec<PlannedCall> = source
+            .calls
+            .into_iter()
+            .filter(|(_, dead_lettered)| *dead_lettered || all)
+            .map(|(planned, _)| planned)
+            .collect();
+        if calls.is_empty() {
+            return Err(if source.whole {
+                ReplayError::NothingDeadLettered(record.seq)
+            } else {
+                ReplayError::TooLarge(record.seq)
+            });
+        }
+        let (count, now) = (calls.len(), self.0.clock.now());
+        let plan = ReactionPlan { calls, ..ReactionPlan::default() };
+        let progress = TaskProgress::of(&source.event, now, plan, false);
+        self.queue_replay(
+            source.event,
+            source.rules,
+            source.rule_count,
+            record.seq,
+            Some(Box::new(progress)),
+            Vec::new(),
+        );
+        Ok(Replayed::Calls(count))
+    }
+
+    /// Renders an event again with all current rules.
+    pub fn replay_event(&self, seq: SeqNo) -> Result<Replayed, ReplayError> {
+        self.render_again(seq, seq, None, &[])
+    }
+
+    /// Renders an event again with its current rules, or with those in `only`.
+    fn render_again(
+        &self,
+        rule_count: SeqNo,
+        event: SeqNo,
+        only: Option<&[Arc<str>]>,
+        already_made: &[u64],
+    ) -> Result<Replayed, ReplayError> {
+        let seq = event;
+        let event = self.0.load(seq)?.ok_or(ReplayError::EventGone(seq))?;
+        let mut rules = self.matching(&event.tag);
+        rules.retain(|rule| only.is_none_or(|only| only.contains(rule)));
+        if rules.is_empty() {
+            return Err(ReplayError::NoRule(seq));
+        }
+        let count = rules.len();
+        let settings = self.0.settings();
+        for (rules, _) in settings.groups(rules) {
+            self.queue_replay(event.clone(), rules, count, rule_count, None, already_made.to_vec());
+        }
+        Ok(Replayed::Rules(count))
+    }
+
+    fn queue_replay(
+        &self,
+        event: Event,
+        rules: Vec<Arc<str>>,
+        rule_count: usize,
+        record: SeqNo,
+        progress: Option<Box<TaskProgress>>,
+        already_made: Vec<u64>,
+    ) {
+        let settings = self.0.settings();
+        let options = settings.options_of(&rules).clone();
+        let task = Task {
+            event,
+            rules,
+            rule_count,
+            rule_index: 0,
+            options,
+            depth: 0,
+            started_calls: Vec::new(),
+            resumed: false,
+            replay: Some(record),
+            already_made,
+            skipped: None,
+            progress,
+        };
+        self.0.offer(task);
+    }
+}
+
+fn read(record: &StoredEntry) -> Option<ReplaySource> {
+    let Value::Map(map) = pack::unpacked(&record.body)? else { return None };
+    let number = |key: &str| match map.get(key) {
+        Some(Value::Int(n)) => Some(*n),
+        _ => None,
+    };
+    let tag = std::str::from_utf8(&record.tag).ok()?.strip_prefix(crate::model::REACTION_TAG)?;
+    let event = Event {
+        seq: SeqNo(u64::try_from(number("event")?).ok()?),
+        at: Micros(number("at")?),
+        tag: tag.to_owned(),
+        body: Arc::default(),
+        minion: record.minion.clone(),
+        has_key: false,
+    };
+    let rules = map.get("rules")?.as_list()?.iter().filter_map(Value::as_str).map(Into::into).collect();
+    let failed = map.get("failures").and_then(Value::as_list).is_some_and(|failures| !failures.is_empty());
+    let rule_count = usize::try_from(number("of")?).ok()?;
+    let mut source = ReplaySource { event, rules, rule_count, calls: Vec::new(), whole: true, failed };
+    for call in map.get("calls").and_then(Value::as_list).unwrap_or_default() {
+        match planned_call(call.as_map()?) {
+            Some(planned) => source.calls.push(planned),
+            None => source.whole = false,
+        }
+    }
+    Some(source)
+}
+
+fn planned_call(call: &Map) -> Option<(PlannedCall, bool)> {
+    let text = |key: &str| call.get(key).and_then(Value::as_str).map(str::to_owned);
+    let (fun, load) = (text("fun")?, call.get("load")?.as_map()?.clone());
+    let cmd = match text("client")?.as_str() {
+        "local" => Some(Cmd::Publish),
+        "runner" => Some(Cmd::Runner),
+        "wheel" => Some(Cmd::Wheel),
+        _ => None,
+    };
+    let action = match cmd {
+        Some(cmd) => Action::Master(Call { cmd, fun, load }),
+        None => Action::Caller {
+            fun,
+            args: load.get("args")?.as_list()?.to_vec(),
+            kwargs: load.get("kwargs")?.clone(),
+        },
+    };
+    let dead_lettered = matches!(text("outcome")?.as_str(), "dead" | "unknown" | "shadowed");
+    Some((PlannedCall { id: text("id")?, sls: text("sls")?, action }, dead_lettered))
+}

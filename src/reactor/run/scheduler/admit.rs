@@ -1,0 +1,166 @@
+//! Creation of tasks from events, on arrival and at their turn.
+
+use std::sync::Arc;
+
+use super::queues::{QueueItem, RuleSet};
+use super::throttle::Admission;
+use super::{Slot, Task};
+use crate::clock::Micros;
+use crate::limits::REACTOR_MASTER_RETRY;
+use crate::model::{ReactorSettings, RuleOptions};
+use crate::reactor::run::engine::Shared;
+use crate::reactor::run::worker::Step;
+use crate::reactor::run::{Event, SeqNo, lock, micros};
+
+impl Shared {
+    /// Queues an event: one task per group of its rules.
+    pub(in crate::reactor::run) fn admit(
+        &self,
+        settings: &ReactorSettings,
+        event: &Event,
+        matched: &[Arc<str>],
+        depth: u32,
+        resumed: bool,
+    ) {
+        for (mut rules, options) in settings.groups(matched.to_vec()) {
+            if resumed {
+                let checkpoint = self.checkpoint.lock();
+                rules.retain(|rule| !checkpoint.is_done(event.seq, rule));
+            }
+            if rules.is_empty() {
+                continue;
+            }
+            let task = Task { depth, resumed, ..self.task(event.clone(), rules, matched, options, resumed) };
+            if depth > settings.depth_max {
+                self.skip(task, "depth");
+            } else {
+                self.offer(task);
+            }
+        }
+    }
+
+    fn task(
+        &self,
+        event: Event,
+        rules: Vec<Arc<str>>,
+        matched: &[Arc<str>],
+        options: Arc<RuleOptions>,
+        resumed: bool,
+    ) -> Task {
+        let started = || self.checkpoint.lock().open.progress(event.seq).started.clone();
+        let first = matched.iter().position(|rule| Some(rule) == rules.first());
+        Task {
+            started_calls: resumed.then(started).unwrap_or_default(),
+            event,
+            rule_count: matched.len(),
+            rule_index: first.unwrap_or(0),
+            rules,
+            options,
+            depth: 0,
+            resumed,
+            replay: None,
+            already_made: Vec::new(),
+            skipped: None,
+            progress: None,
+        }
+    }
+
+    /// The task of an item, with its event loaded.
+    pub(in crate::reactor::run) fn load_task(&self, item: QueueItem, slot: &Slot) -> Result<Task, Step> {
+        let (seq, depth, resumed) = match item {
+            QueueItem::Task(task) => return Ok(*task),
+            QueueItem::Later { seq, depth, resumed } => (seq, depth, resumed),
+        };
+        match self.load(seq) {
+            Ok(Some(event)) => {
+                let task = self.task_from_log(event, &slot.rules, slot.options.clone(), resumed);
+                Ok(Task { depth: depth.into(), ..task })
+            }
+            Ok(None) => {
+                self.skip_deleted(seq);
+                Err(Step::Done)
+            }
+            Err(error) => {
+                tracing::error!(%error, event = seq.0, "cannot read event of a pending reaction, retrying");
+                Err(Step::Pause(item, Micros(self.clock.now().0 + micros(REACTOR_MASTER_RETRY))))
+            }
+        }
+    }
+
+    /// A task for an event of the log, by the current rules.
+    fn task_from_log(
+        &self,
+        event: Event,
+        rules: &[Arc<str>],
+        options: Arc<RuleOptions>,
+        resumed: bool,
+    ) -> Task {
+        let matched = self.rules().matching(&event.tag);
+        // Removed rules count as long as the event is open for them.
+        let opened = self.checkpoint.lock().open.of(event.seq).map_or(0, |rule_count| rule_count as usize);
+        let task = self.task(event, rules.to_vec(), &matched, options, resumed);
+        Task { rule_count: if resumed { task.rule_count } else { task.rule_count.max(opened) }, ..task }
+    }
+
+    /// Starts a task unless a throttle delays or skips it. If its rules have different options by now, it is split into one task per group.
+    pub(in crate::reactor::run) fn start_task(
+        &self,
+        task: Task,
+        settings: &ReactorSettings,
+        now: Micros,
+    ) -> Result<Task, Step> {
+        if task.skipped.is_some() {
+            return Ok(task);
+        }
+        let groups = settings.groups(task.rules.clone());
+        if groups.len() > 1 && task.replay.is_none() {
+            for (rules, options) in groups {
+                let (depth, resumed) = (task.depth, task.resumed);
+                let part = self.task_from_log(task.event.clone(), &rules, options, resumed);
+                self.offer(Task { depth, ..part });
+            }
+            return Err(Step::Done);
+        }
+        let start = self.scheduler.lock().start(&task, now);
+        match start {
+            Admission::Now => Ok(task),
+            Admission::At(at) => Err(Step::Throttled(task.into(), at)),
+            Admission::OverBudget => Err(Step::Skip(task.into(), "budget")),
+            Admission::TooLate => Err(Step::Skip(task.into(), "rate")),
+        }
+    }
+
+    /// Queues a task.
+    pub(in crate::reactor::run) fn offer(&self, task: Task) {
+        let skipped = self.scheduler.lock().offer(task, self.clock.now());
+        self.change.notify_one();
+        if let Some((rules, item, why)) = skipped {
+            self.skip_item(&rules, item, why);
+        }
+    }
+
+    /// Records that an item is skipped.
+    fn skip_item(&self, rules: &RuleSet, item: QueueItem, why: &'static str) {
+        let (seq, resumed) = match item {
+            QueueItem::Task(task) => return self.skip(*task, why),
+            QueueItem::Later { seq, resumed, .. } => (seq, resumed),
+        };
+        match self.load(seq) {
+            Ok(Some(event)) => {
+                let options = self.settings().options_of(rules).clone();
+                self.skip(self.task_from_log(event, rules, options, resumed), why);
+            }
+            Ok(None) => self.skip_deleted(seq),
+            Err(error) => {
+                tracing::error!(%error, event = seq.0, why, "cannot read skipped event, it stays open until the next start");
+            }
+        }
+    }
+
+    /// Closes an event that retention has deleted.
+    pub(in crate::reactor::run) fn skip_deleted(&self, seq: SeqNo) {
+        tracing::warn!(event = seq.0, "pending event was deleted from the log, reaction skipped");
+        self.metrics.reactions_left_gone.add(1);
+        self.checkpoint.lock().forget(seq);
+    }
+}

@@ -1,0 +1,391 @@
+//! The scheduler: decides which pending event a worker handles next.
+//!
+//! Each set of rules that is rendered together has its own queues ([`queues`]), and the sets take turns, so that a backlog or a
+//! pause of one does not delay the others. Events of one minion, and those without a minion, are in order within a set; the option `order`
+//! changes that. A set has at most `concurrency` reactions in progress, so that slow rules leave workers to the others.
+//!
+//! A pending event is reduced to its sequence number if memory is short, so the follower never waits for a rule.
+//!
+//! No clock inside: the caller passes the time.
+
+pub mod admit;
+pub mod queues;
+pub mod runners;
+pub mod throttle;
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use self::queues::{QueueItem, RuleQueues, RuleSet};
+use self::runners::Runners;
+use self::throttle::{Admission, Throttles};
+use super::Event;
+use super::record::CallRecord;
+use super::{ReactionPlan, SeqNo, micros};
+use crate::clock::Micros;
+use crate::limits::{REACTOR_BODIES_BYTES, REACTOR_TASKS_MAX, REACTOR_WAITING_MAX};
+use crate::model::{ReactorSettings, RuleOptions, RuleOrder, secret_seed};
+
+/// An event with a set of matching rules.
+#[derive(Debug)]
+pub struct Task {
+    /// The event. Its body is empty in a replay of calls.
+    pub event: Event,
+    /// The rules.
+    pub rules: Vec<Arc<str>>,
+    /// Number of rules that matched the event, including those of other tasks.
+    pub rule_count: usize,
+    /// Index of the first of `rules` among those.
+    pub rule_index: usize,
+    /// The options of the rules.
+    pub options: Arc<RuleOptions>,
+    /// Length of the chain of reactions that led to the event.
+    pub depth: u32,
+    /// Keys of the calls that were started before the daemon's last start.
+    pub started_calls: Vec<u64>,
+    /// True if the daemon was restarted since the event arrived.
+    pub resumed: bool,
+    /// The record that this task replays.
+    pub replay: Option<SeqNo>,
+    /// Keys of the calls that the replayed record had made.
+    pub already_made: Vec<u64>,
+    /// In shadow: why the task would be skipped. It is rendered anyway, to explain calls that only Salt's reactor makes.
+    pub skipped: Option<&'static str>,
+    /// Its state; `None` before its first turn.
+    pub progress: Option<Box<TaskProgress>>,
+}
+
+/// The state of a task in progress.
+#[derive(Debug)]
+pub struct TaskProgress {
+    /// Time of its first turn.
+    pub started_at: Micros,
+    /// The rendered calls.
+    pub plan: ReactionPlan,
+    /// The finished calls.
+    pub made: Vec<CallRecord>,
+    /// Number of tries of the next call.
+    pub tries: u32,
+    /// True if an earlier try of the next call may have reached the master.
+    pub maybe_sent: bool,
+    /// True if the log has a mark that the next call was started.
+    pub start_recorded: bool,
+    /// End of the log when the next call was first sent.
+    pub since: SeqNo,
+    /// Set if the next call was sent, has no answer, and must not be sent again.
+    pub unanswered: Option<Unanswered>,
+}
+
+/// A call that was sent once and has no answer.
+#[derive(Debug)]
+pub struct Unanswered {
+    /// Why there is no answer.
+    pub why: String,
+    /// End of the search for proof of execution in the log.
+    pub until: Micros,
+    /// End of the log at that time; the search ends when the log has been read up to it.
+    pub end: Option<SeqNo>,
+}
+
+impl TaskProgress {
+    /// The state of an event that has just been rendered.
+    pub fn of(event: &Event, started_at: Micros, plan: ReactionPlan, maybe_sent: bool) -> Self {
+        let (made, since) = (Vec::new(), event.seq);
+        Self { started_at, plan, made, tries: 0, maybe_sent, start_recorded: false, since, unanswered: None }
+    }
+
+    /// Adds a finished call. After a restart the next one may have been tried, too.
+    pub fn finish_call(&mut self, made: CallRecord, task: &Task) {
+        self.made.push(made);
+        (self.tries, self.maybe_sent, self.start_recorded) = (0, task.resumed, false);
+        (self.since, self.unanswered) = (task.event.seq, None);
+    }
+}
+
+/// The next action of a worker.
+#[derive(Debug)]
+pub enum NextAction {
+    /// Handle this item; then call [`Scheduler::done`], or return the item.
+    Run(QueueItem, Slot),
+    /// Nothing to do until that time, or until something changes.
+    Wait(Option<Micros>),
+}
+
+/// The queue that an item was taken from.
+#[derive(Debug)]
+pub struct Slot {
+    id: u32,
+    key: u64,
+    /// Its rules when the item was queued.
+    pub rules: RuleSet,
+    /// Their current options.
+    pub options: Arc<RuleOptions>,
+}
+
+/// The rules of a debounced event, and the hash of its minion.
+type DebounceKey = (RuleSet, u64);
+
+/// Pending events and throttles.
+#[derive(Debug, Default)]
+pub struct Scheduler {
+    settings: Arc<ReactorSettings>,
+    ids: HashMap<RuleSet, u32>,
+    queues: BTreeMap<u32, RuleQueues>,
+    next_id: u32,
+    /// The queues that had the last turn.
+    last: u32,
+    /// Queues whose first item is paused, by the end of the pause.
+    parked: BTreeMap<(Micros, u64), (u32, u64)>,
+    /// Debounced events, by the end of the minion's quiet period.
+    debounce_due: BTreeMap<(Micros, u64), DebounceKey>,
+    debounced: HashMap<DebounceKey, ((Micros, u64), QueueItem)>,
+    throttles: Throttles,
+    /// Running runners.
+    pub runners: Runners,
+    master_unreachable: bool,
+    waiting: usize,
+    tasks: usize,
+    bytes: usize,
+    tiebreaker: u64,
+}
+
+fn hash_of(minion: &str) -> u64 {
+    xxh3_64_with_seed(minion.as_bytes(), secret_seed())
+}
+
+impl Scheduler {
+    /// Applies new settings, also to pending events.
+    pub fn configure(&mut self, settings: Arc<ReactorSettings>) {
+        self.runners.limit(settings.runners);
+        for queues in self.queues.values_mut() {
+            queues.options = settings.options_of(&queues.rules).clone();
+            queues.until = None;
+        }
+        self.settings = settings;
+    }
+
+    /// Number of pending items, including those in progress.
+    pub fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// True if another event may be added.
+    pub fn has_room(&self) -> bool {
+        self.waiting < REACTOR_WAITING_MAX
+    }
+
+    /// True if an idle worker could start an item.
+    pub fn has_ready(&self) -> bool {
+        self.queues.values().any(|queues| queues.has_next(&self.runners, self.master_unreachable))
+    }
+
+    /// Notes an event that counted for a rule with `once_per` before the daemon's start.
+    pub fn note_first(&mut self, options: &RuleOptions, minion: &str, at: Micros) {
+        self.throttles.note(options, minion, at);
+    }
+
+    /// Queues a task. Returns an event that a throttle skips in consequence, with its rules and the reason. In shadow, an event whose
+    /// debounce pause exceeds the comparison window is skipped.
+    pub fn offer(&mut self, task: Task, now: Micros) -> Option<(RuleSet, QueueItem, &'static str)> {
+        let (rules, options) = (RuleSet::from(&*task.rules), task.options.clone());
+        // By the event's time, so that the result does not depend on when the event is handled, for example after a restart.
+        if task.replay.is_none() && !self.throttles.is_first(&options, &task.event.minion, task.event.at) {
+            return Some((rules, task.into(), "once"));
+        }
+        let Some(pause) = options.debounce.filter(|_| task.replay.is_none()) else {
+            self.put(task);
+            return None;
+        };
+        if self.settings.compares().is_some_and(|window| pause > window) {
+            return Some((rules, task.into(), "quiet"));
+        }
+        let key = (rules, hash_of(&task.event.minion));
+        let item = self.item_for(task, true);
+        self.waiting += 1;
+        let due = (Micros(now.0.saturating_add(micros(pause))), self.next_tiebreaker());
+        self.debounce_due.insert(due, key.clone());
+        let (was_due, before) = self.debounced.insert(key.clone(), (due, item))?;
+        self.debounce_due.remove(&was_due);
+        self.waiting -= 1;
+        self.count_out(&before);
+        Some((key.0, before, "quiet"))
+    }
+
+    /// Queues a task without checking throttles.
+    pub fn put(&mut self, task: Task) {
+        let (id, key) =
+            self.queue_of(&RuleSet::from(&*task.rules), hash_of(&task.event.minion), task.event.seq);
+        let has_room = self.queues.get(&id).is_some_and(|queues| queues.has_room(key));
+        let item = self.item_for(task, has_room);
+        self.waiting += 1;
+        if let Some(queues) = self.queues.get_mut(&id) {
+            queues.push(key, item);
+        }
+    }
+
+    /// The queues of a set of rules, and the key of the queue within them; creates the queues if necessary.
+    fn queue_of(&mut self, rules: &RuleSet, minion: u64, seq: SeqNo) -> (u32, u64) {
+        let id = self.ids.get(rules).copied().unwrap_or_else(|| {
+            self.next_id = self.next_id.wrapping_add(1);
+            let options = self.settings.options_of(rules).clone();
+            self.queues.insert(self.next_id, RuleQueues::new(rules.clone(), options));
+            self.ids.insert(rules.clone(), self.next_id);
+            self.next_id
+        });
+        let order = self.queues.get(&id).map(|queues| queues.options.order).unwrap_or_default();
+        let key = match order {
+            RuleOrder::Rule => 0,
+            RuleOrder::Minion => minion,
+            RuleOrder::None => seq.0,
+        };
+        (id, key)
+    }
+
+    /// The task itself if memory allows, else its sequence number.
+    fn item_for(&mut self, task: Task, has_room: bool) -> QueueItem {
+        let fits = has_room
+            && self.tasks < REACTOR_TASKS_MAX
+            && self.bytes + task.event.body.len() <= REACTOR_BODIES_BYTES;
+        let item = QueueItem::from(task);
+        let item = if fits { item } else { item.unloaded() };
+        self.count_in(&item);
+        item
+    }
+
+    fn count_in(&mut self, item: &QueueItem) {
+        let (tasks, bytes) = item.load();
+        (self.tasks, self.bytes) = (self.tasks + tasks, self.bytes + bytes);
+    }
+
+    fn count_out(&mut self, item: &QueueItem) {
+        let (tasks, bytes) = item.load();
+        (self.tasks, self.bytes) = (self.tasks - tasks, self.bytes - bytes);
+    }
+
+    fn next_tiebreaker(&mut self) -> u64 {
+        self.tiebreaker += 1;
+        self.tiebreaker
+    }
+
+    /// The next action of a worker. Sets of rules take turns.
+    pub fn next(&mut self, now: Micros) -> NextAction {
+        self.release(now);
+        let behind = self.queues.range((Bound::Excluded(self.last), Bound::Unbounded));
+        let mut in_turn = behind.chain(self.queues.range(..=self.last));
+        let found = in_turn.find(|(_, queues)| queues.has_next(&self.runners, self.master_unreachable));
+        let Some(id) = found.map(|(id, _)| *id) else { return NextAction::Wait(self.next_at()) };
+        let taken = self.queues.get_mut(&id).and_then(|queues| {
+            let (key, item) = queues.take(&mut self.runners, self.master_unreachable)?;
+            Some((item, Slot { id, key, rules: queues.rules.clone(), options: queues.options.clone() }))
+        });
+        let Some((mut item, slot)) = taken else { return NextAction::Wait(self.next_at()) };
+        self.last = id;
+        self.count_out(&item);
+        if let QueueItem::Task(task) = &mut item {
+            task.options = slot.options.clone();
+        }
+        NextAction::Run(item, slot)
+    }
+
+    /// Makes items available whose time has come.
+    fn release(&mut self, now: Micros) {
+        while let Some(entry) = self.debounce_due.first_entry()
+            && entry.key().0 <= now
+        {
+            let debounced = entry.remove();
+            if let Some((_, item)) = self.debounced.remove(&debounced) {
+                let (id, key) = self.queue_of(&debounced.0, debounced.1, item.seq());
+                if let Some(queues) = self.queues.get_mut(&id) {
+                    queues.push(key, item);
+                }
+            }
+        }
+        while let Some(entry) = self.parked.first_entry()
+            && entry.key().0 <= now
+        {
+            let (id, key) = entry.remove();
+            if let Some(queues) = self.queues.get_mut(&id) {
+                queues.unpark(key);
+            }
+        }
+        for queues in self.queues.values_mut() {
+            queues.until = queues.until.filter(|until| *until > now);
+        }
+    }
+
+    /// The earliest time at which a waiting item becomes available.
+    pub fn next_at(&self) -> Option<Micros> {
+        let first = |times: Option<&(Micros, u64)>| times.map(|(at, _)| *at);
+        let throttled = self.queues.values().filter_map(RuleQueues::begins_at).min();
+        let times = [first(self.parked.keys().next()), first(self.debounce_due.keys().next()), throttled];
+        times.into_iter().flatten().min()
+    }
+
+    /// Checks the rate and the budget of the task's rule. In shadow no task waits for a `rate`, as in Salt's reactor; one that would start
+    /// after the comparison window is skipped.
+    pub fn start(&mut self, task: &Task, now: Micros) -> Admission {
+        let rule = task.rules.first().cloned().unwrap_or_default();
+        let Some(window) = self.settings.compares() else {
+            return self.throttles.start(&rule, &task.options, now);
+        };
+        match self.throttles.would_start(&rule, &task.options, now) {
+            Some(at) if at.0 - task.event.at.0 > micros(window) => Admission::TooLate,
+            Some(_) => Admission::Now,
+            None => Admission::OverBudget,
+        }
+    }
+
+    /// Removes a finished item.
+    pub fn done(&mut self, slot: &Slot) {
+        self.waiting -= 1;
+        let Some(queues) = self.queues.get_mut(&slot.id) else { return };
+        queues.done(slot.key);
+        if queues.is_empty() {
+            self.queues.remove(&slot.id);
+            self.ids.remove(&slot.rules);
+        }
+    }
+
+    /// Returns an item that continues at that time. The rest of its queue waits behind it.
+    pub fn pause(&mut self, item: QueueItem, slot: &Slot, at: Micros) {
+        self.count_in(&item);
+        let tiebreaker = self.next_tiebreaker();
+        if let Some(queues) = self.queues.get_mut(&slot.id) {
+            queues.park(slot.key, item);
+            self.parked.insert((at, tiebreaker), (slot.id, slot.key));
+        }
+    }
+
+    /// Returns an item that a rate delays, with all others of its rules.
+    pub fn throttle(&mut self, item: QueueItem, slot: &Slot, until: Micros) {
+        self.count_in(&item);
+        if let Some(queues) = self.queues.get_mut(&slot.id) {
+            queues.throttle(slot.key, item, until, &slot.options);
+        }
+    }
+
+    /// Returns an item that continues once a runner may be started.
+    pub fn await_runner(&mut self, item: QueueItem, slot: &Slot) {
+        self.count_in(&item);
+        self.runners.awaiting += 1;
+        if let Some(queues) = self.queues.get_mut(&slot.id) {
+            queues.await_runner(slot.key, item);
+        }
+    }
+
+    /// Notes whether the master is reachable. When it becomes reachable, all pauses end.
+    pub fn set_master_unreachable(&mut self, away: bool) {
+        self.master_unreachable = away;
+        if away {
+            return;
+        }
+        for (id, key) in std::mem::take(&mut self.parked).into_values() {
+            if let Some(queues) = self.queues.get_mut(&id) {
+                queues.unpark(key);
+            }
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Throttles of rules: limits on the start of reactions. No clock inside: the caller passes the time.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::clock::Micros;
+use crate::limits::REACTOR_ONCE_MAX;
+use crate::model::{Rate, RuleOptions};
+use crate::reactor::run::micros;
+
+/// A rate limit by GCRA: `even` is the theoretical arrival time. A burst of `times` is possible after a pause. A changed rate resets the
+/// state.
+#[derive(Debug, Clone, Copy, Default)]
+struct Gcra {
+    rate: Option<Rate>,
+    even: i64,
+}
+
+impl Gcra {
+    /// Takes a turn now; otherwise returns the time of the next one.
+    fn take(&mut self, rate: Rate, now: Micros) -> Result<(), Micros> {
+        let before = *self;
+        let at = self.queue(rate, now);
+        if at > now {
+            *self = before;
+            return Err(at);
+        }
+        Ok(())
+    }
+
+    /// Reserves the next turn and returns its time.
+    fn queue(&mut self, rate: Rate, now: Micros) -> Micros {
+        let per = i64::try_from(rate.per.as_micros()).unwrap_or(i64::MAX / 4).max(1);
+        let each = (per / i64::from(rate.times.max(1))).max(1);
+        let even = if self.rate == Some(rate) { self.even.max(now.0) } else { now.0 };
+        *self = Self { rate: Some(rate), even: even.saturating_add(each) };
+        Micros(even - (per - each)).max(now)
+    }
+}
+
+#[derive(Debug, Default)]
+struct RuleThrottle {
+    rate: Gcra,
+    /// In shadow: the delays that a rate would cause.
+    queue: Gcra,
+    budget: Gcra,
+    /// By minion: time of the event that counted, and end of its window.
+    once: HashMap<String, (Micros, Micros)>,
+}
+
+/// The state of the throttles, by rule.
+#[derive(Debug, Default)]
+pub struct Throttles(HashMap<Arc<str>, RuleThrottle>);
+
+/// The answer of a rule's throttles.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// Start now.
+    Now,
+    /// Start at that time.
+    At(Micros),
+    /// Skip: the budget is used up.
+    OverBudget,
+    /// In shadow: skip, because the start would be too late to match a call of Salt's reactor.
+    TooLate,
+}
+
+impl Throttles {
+    fn of(&mut self, rule: &Arc<str>) -> &mut RuleThrottle {
+        if !self.0.contains_key(rule) {
+            self.0.insert(rule.clone(), RuleThrottle::default());
+        }
+        self.0.get_mut(rule).expect("it was just added")
+    }
+
+    /// True if an event that arrived `at` that time is the first of its minion in the window of `once_per`; notes it.
+    pub fn is_first(&mut self, options: &RuleOptions, minion: &str, at: Micros) -> bool {
+        if options.once_per.is_none() {
+            return true;
+        }
+        let once = &mut self.0.entry(options.rule.clone()).or_default().once;
+        if once.get(minion).is_some_and(|(from, until)| *from <= at && at < *until) {
+            return false;
+        }
+        if once.len() >= REACTOR_ONCE_MAX {
+            once.retain(|_, (_, until)| at < *until);
+        }
+        if once.len() >= REACTOR_ONCE_MAX {
+            // Forgetting causes an extra reaction, which is better than a missing one.
+            once.clear();
+        }
+        self.note(options, minion, at);
+        true
+    }
+
+    /// Notes an event that counted for `once_per`.
+    pub fn note(&mut self, options: &RuleOptions, minion: &str, at: Micros) {
+        let Some(window) = options.once_per else { return };
+        let once = &mut self.0.entry(options.rule.clone()).or_default().once;
+        let until = Micros(at.0.saturating_add(micros(window)));
+        // An event that is handled late must not replace a later one.
+        if once.len() < REACTOR_ONCE_MAX && once.get(minion).is_none_or(|(from, _)| *from < at) {
+            once.insert(minion.to_owned(), (at, until));
+        }
+    }
+
+    /// Takes a turn and a part of the budget of a rule.
+    pub fn start(&mut self, rule: &Arc<str>, options: &RuleOptions, now: Micros) -> Admission {
+        if options.rate.is_none() && options.budget.is_none() {
+            return Admission::Now;
+        }
+        let throttle = self.of(rule);
+        if let Some(rate) = options.rate
+            && let Err(at) = throttle.rate.take(rate, now)
+        {
+            return Admission::At(at);
+        }
+        match options.budget.map(|budget| throttle.budget.take(budget, now)) {
+            Some(Err(_)) => Admission::OverBudget,
+            _ => Admission::Now,
+        }
+    }
+
+    /// The time at which a reaction would start after the delays of all earlier ones; `None` if it exceeds the budget.
+    pub fn would_start(&mut self, rule: &Arc<str>, options: &RuleOptions, now: Micros) -> Option<Micros> {
+        if options.rate.is_none() && options.budget.is_none() {
+            return Some(now);
+        }
+        let throttle = self.of(rule);
+        let at = options.rate.map_or(now, |rate| throttle.queue.queue(rate, now));
+        options.budget.is_none_or(|budget| throttle.budget.take(budget, at).is_ok()).then_some(at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const SECOND: i64 = 1_000_000;
+
+    fn options(change: impl FnOnce(&mut RuleOptions)) -> RuleOptions {
+        let mut options = RuleOptions { rule: "a".into(), ..RuleOptions::default() };
+        change(&mut options);
+        options
+    }
+
+    fn rate(times: u32, seconds: u64) -> Rate {
+        Rate { times, per: Duration::from_secs(seconds) }
+    }
+
+    #[test]
+    fn a_rate_allows_a_burst_and_then_single_reactions() {
+        let mut throttles = Throttles::default();
+        let options = options(|o| o.rate = Some(rate(4, 2)));
+        let mut start = |at| throttles.start(&options.rule, &options, Micros(at));
+        for _ in 0..4 {
+            assert_eq!(start(0), Admission::Now);
+        }
+        assert_eq!(start(0), Admission::At(Micros(SECOND / 2)));
+        assert_eq!(start(SECOND / 2), Admission::Now);
+        assert_eq!(start(SECOND / 2), Admission::At(Micros(SECOND)));
+        // In any time span at most the rate plus one burst.
+        let went = (0..100_000).filter(|n| start(SECOND + n * 1_000) == Admission::Now).count();
+        assert!((200..=204).contains(&went), "{went}");
+    }
+
+    #[test]
+    fn a_used_up_budget_allows_nothing_until_time_has_passed() {
+        let mut throttles = Throttles::default();
+        let options = options(|o| o.budget = Some(rate(2, 60)));
+        let mut start = |at| throttles.start(&options.rule, &options, Micros(at));
+        assert_eq!(
+            [start(0), start(0), start(0), start(SECOND)],
+            [Admission::Now, Admission::Now, Admission::OverBudget, Admission::OverBudget]
+        );
+        assert_eq!([start(30 * SECOND), start(31 * SECOND)], [Admission::Now, Admission::OverBudget]);
+    }
+
+    #[test]
+    fn would_start_returns_the_delayed_time_or_none_beyond_the_budget() {
+        let mut throttles = Throttles::default();
+        let options = options(|o| (o.rate, o.budget) = (Some(rate(2, 10)), Some(rate(3, 60))));
+        let mut at = |now| {
+            throttles.would_start(&options.rule, &options, Micros(now * SECOND)).map(|at| at.0 / SECOND)
+        };
+        assert_eq!([at(0), at(0), at(0), at(1)], [Some(0), Some(0), Some(5), None]);
+        assert_eq!([at(30), at(30)], [Some(30), None]);
+        // `would_start` does not affect `start`.
+        assert_eq!(
+            throttles.start(&"a".into(), &RuleOptions { budget: None, ..options }, Micros(30 * SECOND)),
+            Admission::Now
+        );
+    }
+
+    #[test]
+    fn once_per_counts_by_minion_and_window() {
+        let mut throttles = Throttles::default();
+        let options = options(|o| o.once_per = Some(Duration::from_secs(10)));
+        let mut first = |minion, at| throttles.is_first(&options, minion, Micros(at));
+        assert_eq!([first("a", 0), first("a", 1), first("b", 1)], [true, false, true]);
+        assert_eq!(
+            [first("a", 10 * SECOND - 1), first("a", 10 * SECOND), first("a", 11 * SECOND)],
+            [false, true, false]
+        );
+        for n in 0..2 * REACTOR_ONCE_MAX {
+            throttles.is_first(&options, &n.to_string(), Micros(0));
+        }
+        assert!(throttles.0["a"].once.len() <= REACTOR_ONCE_MAX);
+    }
+}

@@ -1,0 +1,129 @@
+//! The outcome of calls whose answer was lost.
+
+pub mod starts;
+
+use std::time::Duration;
+
+use super::engine::Shared;
+use super::record::{CallOutcome, CallRecord, client};
+use super::scheduler::queues::RuleSet;
+use super::scheduler::{Task, TaskProgress, Unanswered};
+use super::worker::TryResult;
+use super::{Action, SeqNo, micros};
+use crate::clock::Micros;
+use crate::limits::REACTOR_MASTER_RETRY;
+use crate::master::Cmd;
+use crate::model::Kind;
+use crate::reactor::shadow::{self, ObservedCall};
+
+/// True if a call that may have been made must not be sent again. Jobs may, unless the rule sets `at_most_once`: minions run a jid once.
+pub(super) fn must_not_repeat(task: &Task, action: &Action) -> bool {
+    let options = &task.options;
+    options.at_most_once || (start_of(action).is_some() && !options.retry_unanswered)
+}
+
+/// The start event by which a runner or wheel function is recognised; `None` for other calls.
+pub(super) fn start_of(action: &Action) -> Option<ObservedCall> {
+    let Action::Master(call) = action else { return None };
+    (call.cmd != Cmd::Publish).then(|| shadow::requested_call(client(action), &call.fun, Some(&call.load)))
+}
+
+impl Shared {
+    /// The jid of a call that was executed according to the log. A job has the same jid at each try, also after a restart; a return or the
+    /// event `publish`, which 3007 and 3008 fire as they send it, prove the job. Neither `new` nor the load in the job cache do: both come
+    /// before, and a master that is killed in between sends nothing. `error` means that the master refused the job.
+    pub(super) fn find_in_log(&self, made: &CallRecord, since: SeqNo) -> Option<String> {
+        if let Some(start) = start_of(&made.call.action) {
+            return self.starts.lock().find(&start, since);
+        }
+        if made.jid.is_empty() {
+            return None;
+        }
+        let publish = format!("salt/job/{}/publish", made.jid);
+        let proves = |kind, tag: &[u8]| kind == Kind::Return || tag == publish.as_bytes();
+        match self.store.job_entries_with(&made.jid, |_| false) {
+            Ok(entries) => {
+                entries.iter().any(|entry| proves(entry.kind, &entry.tag)).then(|| made.jid.clone())
+            }
+            Err(error) => {
+                tracing::warn!(%error, jid = made.jid, "cannot check whether the job exists");
+                None
+            }
+        }
+    }
+
+    /// The state of a call that has no answer and is not sent again.
+    pub(super) fn unanswered(&self, why: String, search: Duration) -> Unanswered {
+        Unanswered { why, until: Micros(self.clock.now().0 + micros(search)), end: None }
+    }
+
+    /// Searches the log for a call that is not sent again. A busy master may start a runner long after the request, so the search is
+    /// repeated until its end.
+    pub(super) fn settle(
+        &self,
+        task: &Task,
+        progress: &mut TaskProgress,
+        mut made: CallRecord,
+        mut unanswered: Unanswered,
+    ) -> TryResult {
+        let (now, read) = (self.clock.now(), self.checkpoint.lock().cursor);
+        made.tries = progress.tries;
+        if let Some(jid) = self.find_in_log(&made, progress.since) {
+            return self.found(task, made, jid);
+        }
+        let may_come = start_of(&made.call.action).is_some()
+            && (now < unanswered.until || read < *unanswered.end.get_or_insert_with(|| self.store.durable()));
+        if !may_come {
+            return self.unknown(task, made, unanswered.why);
+        }
+        progress.unanswered = Some(unanswered);
+        TryResult::Pause(Micros(now.0 + micros(REACTOR_MASTER_RETRY)))
+    }
+
+    pub(super) fn found(&self, task: &Task, mut made: CallRecord, jid: String) -> TryResult {
+        self.job_depths.lock().note(&jid, task.depth);
+        tracing::info!(
+            event = task.event.seq.0,
+            id = made.call.id,
+            jid,
+            "call without an answer was executed"
+        );
+        if let Action::Master(call) = &made.call.action
+            && call.cmd == Cmd::Runner
+        {
+            self.runner_found(&RuleSet::from(&*task.rules), &call.fun, &jid);
+        }
+        (made.jid, made.outcome) = (jid, CallOutcome::Found);
+        TryResult::Finished(made)
+    }
+
+    pub(super) fn dead(&self, task: &Task, mut made: CallRecord, why: String) -> TryResult {
+        self.metrics.reactor_calls_dead.add(1);
+        let planned = &made.call;
+        let fun = match &planned.action {
+            Action::Master(call) => &call.fun,
+            Action::Caller { fun, .. } => fun,
+        };
+        // Salt's message, with our fields.
+        tracing::error!(
+            event = task.event.seq.0, tag = task.event.tag, sls = planned.sls, rules = ?task.rules, why,
+            "Reactor '{}' failed to execute {} '{fun}'", planned.id, client(&planned.action)
+        );
+        made.outcome = CallOutcome::Dead(why);
+        TryResult::Finished(made)
+    }
+
+    pub(super) fn unknown(&self, task: &Task, mut made: CallRecord, why: String) -> TryResult {
+        self.metrics.reactor_calls_unknown.add(1);
+        tracing::error!(
+            event = task.event.seq.0,
+            tag = task.event.tag,
+            sls = made.call.sls,
+            id = made.call.id,
+            why,
+            "outcome of call unknown, not repeating it"
+        );
+        made.outcome = CallOutcome::Unknown(why);
+        TryResult::Finished(made)
+    }
+}
