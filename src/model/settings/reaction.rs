@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Glob;
 use crate::limits::{
     REACTOR_BACKOFF, REACTOR_BACKOFF_MAX, REACTOR_BUDGET, REACTOR_BUDGET_PER, REACTOR_DEPTH_MAX,
     REACTOR_EVENT_AGE_MAX, REACTOR_SHADOW_WINDOW, REACTOR_TRIES, REACTOR_WORKERS,
 };
+use crate::model::Glob;
 
 /// A maximum number of times per period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

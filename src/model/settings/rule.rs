@@ -2,7 +2,7 @@
 //!
 //! [`crate::ingest::policy::Policy`] applies them, at every source.
 
-use super::{Entry, Glob};
+use crate::model::{Entry, Glob};
 
 /// A selection of entries: one glob of each non-empty list must match.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

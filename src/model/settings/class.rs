@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::Glob;
 use crate::limits::CLASS_NAME_BYTES_MAX;
+use crate::model::Glob;
 
 /// The class of job entries that match no other class.
 pub const JOBS: &str = "jobs";

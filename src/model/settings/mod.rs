@@ -1,0 +1,6 @@
+//! What the configuration decides: storage classes, durability, ingest rules, the reactor's options.
+
+pub(super) mod class;
+pub(super) mod durability;
+pub(super) mod reaction;
+pub(super) mod rule;
