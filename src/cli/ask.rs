@@ -150,7 +150,7 @@ impl Pages {
             // `more` without a cursor would loop forever.
             self.done = true;
         }
-        rows.iter_mut().for_each(super::when::iso_in);
+        rows.iter_mut().for_each(super::format::when::iso_in);
         Ok(rows)
     }
 }

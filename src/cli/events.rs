@@ -8,11 +8,12 @@ use rmpv::Value;
 use serde_json::Value as Json;
 
 use super::ask::{ListCall, Pages};
-use super::nested::{leaf, nested};
-use super::output::{Format, Output};
-use super::table::{Column, Table};
-use super::when::{TimeRange, short};
-use super::{Global, ask, jobs, yaml};
+use super::format::nested::{leaf, nested};
+use super::format::output::{Format, Output};
+use super::format::table::{Column, Table};
+use super::format::when::{TimeRange, short};
+use super::format::yaml;
+use super::{Global, ask, jobs};
 
 /// Verbs under `events`.
 #[derive(clap::Subcommand)]

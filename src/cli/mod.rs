@@ -5,30 +5,17 @@
 //! Every verb that prints data honours `--output`. The process ends with an [`Exit`]. An error is one line on standard
 //! error that starts with `saltcellar: failed to`; an unreachable daemon and findings of `doctor` have separate lines.
 
+mod admin;
 mod ask;
 mod bench;
-mod check;
-mod completions;
 mod doctor;
 mod events;
-mod exit;
 mod export;
+mod format;
 mod import;
 mod jobs;
-mod logs;
-mod nested;
-mod output;
-mod outputter;
-mod progress;
 mod reactor;
-mod serve;
-mod setup;
-mod status;
 mod store;
-mod table;
-mod version;
-mod when;
-mod yaml;
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -37,8 +24,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-pub use self::exit::Exit;
-pub use self::output::{Form, Format, OutputError};
+pub use self::format::exit::Exit;
+pub use self::format::output::{Form, Format, OutputError};
 use crate::config::CliOverrides;
 
 /// Job cache, event archive and reactor beside a Salt master.
@@ -105,9 +92,9 @@ impl Global {
 #[derive(Subcommand)]
 enum Verb {
     /// Run the daemon
-    Serve(serve::Args),
+    Serve(admin::serve::Args),
     /// Validate the configuration and print its effective values
-    #[command(after_long_help = check::EXAMPLES)]
+    #[command(after_long_help = admin::check::EXAMPLES)]
     Check,
     /// List, show, compare and watch jobs
     #[command(subcommand)]
@@ -116,14 +103,14 @@ enum Verb {
     #[command(subcommand)]
     Events(events::Events),
     /// Show daemon status
-    #[command(after_long_help = status::EXAMPLES)]
+    #[command(after_long_help = admin::status::EXAMPLES)]
     Status,
     /// Diagnose the daemon, its socket and store, the Salt master's configuration and the extension's spool
     #[command(after_long_help = doctor::EXAMPLES)]
     Doctor(doctor::Args),
     /// Show, write, check or remove the options that the Salt master needs
-    #[command(after_long_help = setup::EXAMPLES)]
-    Setup(setup::Args),
+    #[command(after_long_help = admin::setup::EXAMPLES)]
+    Setup(admin::setup::Args),
     /// Inspect, prune, verify, repair, back up and restore the store
     #[command(subcommand)]
     Store(store::Store),
@@ -142,7 +129,7 @@ enum Verb {
     /// Print the versions of the program and its formats
     Version,
     /// Print shell completions
-    Completions(completions::Args),
+    Completions(admin::completions::Args),
 }
 
 /// The negative result of an operation that succeeded, such as a check: printed without `failed to`.
@@ -197,20 +184,20 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         restrict_umask(0o077);
     }
     match verb {
-        Verb::Serve(args) => serve::run(&global, args),
-        Verb::Check => check::run(&global),
+        Verb::Serve(args) => admin::serve::run(&global, args),
+        Verb::Check => admin::check::run(&global),
         Verb::Jobs(jobs) => jobs::run(&global, jobs),
         Verb::Events(events) => events::run(&global, events),
-        Verb::Status => status::run(&global),
+        Verb::Status => admin::status::run(&global),
         Verb::Doctor(args) => doctor::run(&global, &args),
-        Verb::Setup(args) => setup::run(&global, &args),
+        Verb::Setup(args) => admin::setup::run(&global, &args),
         Verb::Store(verb) => store::run(&global, verb),
         Verb::Reactor(reactor) => reactor::run(&global, reactor),
         Verb::Import(import) => import::run(&global, &import),
         Verb::Export(export) => export::run(&global, export),
         Verb::Bench(bench) => bench::run(&global, bench),
-        Verb::Version => version::run(&global),
-        Verb::Completions(args) => completions::run(&args),
+        Verb::Version => admin::version::run(&global),
+        Verb::Completions(args) => admin::completions::run(&args),
     }
 }
 
@@ -236,5 +223,5 @@ fn report(error: &anyhow::Error) {
 
 /// Writes one line to standard error. A failed write is ignored: the exit code remains.
 fn print_error(text: &str) {
-    let _ = writeln!(std::io::stderr(), "saltcellar: {}", output::plain(text));
+    let _ = writeln!(std::io::stderr(), "saltcellar: {}", format::output::plain(text));
 }

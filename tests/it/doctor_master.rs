@@ -413,7 +413,7 @@ fn reason_and_fix_are_printed_below_a_finding() {
 fn the_page_lists_every_check_by_name() {
     let page = include_str!("../../docs/DOCTOR.md");
     let sources = [
-        include_str!("../../src/cli/doctor.rs"),
+        include_str!("../../src/cli/doctor/mod.rs"),
         include_str!("../../src/cli/doctor/disk.rs"),
         include_str!("../../src/cli/doctor/master.rs"),
         include_str!("../../src/cli/doctor/options.rs"),

@@ -2,11 +2,11 @@
 
 use anyhow::Context;
 
-use super::Global;
-use super::output::{Format, Output};
+use crate::cli::Global;
+use crate::cli::format::output::{Format, Output};
 use crate::config::{Config, Environment};
 
-pub(super) const EXAMPLES: &str = "\
+pub(in crate::cli) const EXAMPLES: &str = "\
 Reads flags, environment and file as `saltcellar serve` does, and starts nothing. The output is a valid \
 configuration file; a comment on each value names its origin.
 
@@ -15,7 +15,7 @@ Examples:
   saltcellar check --config ./saltcellar.yaml && systemctl restart saltcellar
   saltcellar check --output json";
 
-pub(super) fn run(global: &Global) -> anyhow::Result<()> {
+pub(in crate::cli) fn run(global: &Global) -> anyhow::Result<()> {
     let config =
         Config::load(&global.overrides(), &Environment::of_process()).context("read the configuration")?;
     let mut out = Output::new(global.output);

@@ -3,13 +3,13 @@
 use clap::CommandFactory;
 use clap_complete::Shell;
 
-use super::Cli;
-use super::output::{Format, Output};
+use crate::cli::Cli;
+use crate::cli::format::output::{Format, Output};
 
 /// Arguments of `completions`.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
-pub(super) struct Args {
+pub(in crate::cli) struct Args {
     /// The shell
     shell: Shell,
 }
@@ -20,7 +20,7 @@ Examples:
   saltcellar completions zsh > ~/.zfunc/_saltcellar
   saltcellar completions fish > ~/.config/fish/completions/saltcellar.fish";
 
-pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<()> {
     // The generator panics if a write fails, so it writes to memory.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "saltcellar", &mut script);

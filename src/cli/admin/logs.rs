@@ -11,12 +11,12 @@ use std::io::{self, IsTerminal, Write};
 use parking_lot::Mutex;
 use tracing_subscriber::EnvFilter;
 
-use super::output::{json_plain, plain};
+use crate::cli::format::output::{json_plain, plain};
 use crate::config::{LogConfig, LogFormat};
 use crate::metrics::LOG_LINES_LOST;
 
 /// Installs the global log subscriber. A second call has no effect.
-pub(super) fn start(config: &LogConfig) {
+pub(in crate::cli) fn start(config: &LogConfig) {
     let filter = EnvFilter::builder().parse_lossy(&config.level);
     let form = |form| move || OneLine { form, to: io::stderr(), lost: &LOST };
     // Internal errors would be printed to standard error with a panic on failure.

@@ -4,13 +4,14 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 
-use super::{Global, logs};
+use super::logs;
+use crate::cli::Global;
 use crate::config::{CliOverrides, Config, Environment};
 
 /// Flags of `serve`.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
-pub(super) struct Args {
+pub(in crate::cli) struct Args {
     /// Archive the event bus in this Salt socket directory; may be repeated
     #[arg(long, value_name = "SOCK_DIR")]
     bus: Vec<PathBuf>,
@@ -32,10 +33,10 @@ Examples:
 
 See also: saltcellar check";
 
-pub(super) fn run(global: &Global, args: Args) -> anyhow::Result<()> {
+pub(in crate::cli) fn run(global: &Global, args: Args) -> anyhow::Result<()> {
     let overrides = CliOverrides { bus: args.bus, log_level: args.log_level, ..global.overrides() };
     let config = Config::load(&overrides, &Environment::of_process()).context("read the configuration")?;
-    super::restrict_umask(config.umask());
+    crate::cli::restrict_umask(config.umask());
     logs::start(&config.log);
     crate::daemon::run(&config)
 }

@@ -14,14 +14,14 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use serde_json::json;
 
-use super::doctor::SALT_CONFIG;
-use super::output::{Format, Output, plain};
-use super::{Global, finding};
+use crate::cli::doctor::SALT_CONFIG;
+use crate::cli::format::output::{Format, Output, plain};
+use crate::cli::{Global, finding};
 use crate::config::python_glob::has_magic;
 use crate::config::salt_master::{SaltMaster, same_file};
 use crate::config::{Config, Environment, SYSTEM_SOCKET, SocketChoice};
 
-pub(super) const EXAMPLES: &str = "\
+pub(in crate::cli) const EXAMPLES: &str = "\
 Without --write, --check or --remove, prints the file and its path.
 
 Exit codes: 0 success, or the file is in place; 1 it is not in place, or was not written by setup.
@@ -44,7 +44,7 @@ const MODE: u32 = 0o644;
 /// Flags of `setup`.
 #[derive(clap::Args)]
 #[expect(clippy::struct_excessive_bools, reason = "they are flags")]
-pub(super) struct Args {
+pub(in crate::cli) struct Args {
     /// Write the file; Salt reads it at its next start
     #[arg(long, group = "act")]
     write: bool,
@@ -125,7 +125,7 @@ impl FileState {
     }
 }
 
-pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
+pub(in crate::cli) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let plan = match &args.minion {
         Some(url) => for_minion(args, url),
         None => for_master(global, args)?,

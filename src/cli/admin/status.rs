@@ -3,18 +3,18 @@
 use anyhow::Context;
 use serde_json::Value as Json;
 
-use super::nested::leaf;
-use super::output::{Format, Output, OutputError};
-use super::table::{Column, Table};
-use super::{Global, ask};
+use crate::cli::format::nested::leaf;
+use crate::cli::format::output::{Format, Output, OutputError};
+use crate::cli::format::table::{Column, Table};
+use crate::cli::{Global, ask};
 use crate::clock::Micros;
 
-pub(super) const EXAMPLES: &str = "\
+pub(in crate::cli) const EXAMPLES: &str = "\
 Examples:
   saltcellar status
   saltcellar status --output json | jq .counters";
 
-pub(super) fn run(global: &Global) -> anyhow::Result<()> {
+pub(in crate::cli) fn run(global: &Global) -> anyhow::Result<()> {
     let mut client = ask::connect(global)?;
     let status = ask::call(&mut client, "status", []).context("query the status")?;
     let mut out = Output::new(global.output);

@@ -2,14 +2,14 @@
 
 use serde_json::{Map, Value as Json, json};
 
-use super::Global;
-use super::output::{Format, Output};
+use crate::cli::Global;
+use crate::cli::format::output::{Format, Output};
 
 /// Versions of the formats that other programs or other releases read.
 const FORMATS: &[(&str, u32)] =
     &[("store", crate::store::FORMAT_VERSION), ("wire", crate::wire::call::VERSION as u32)];
 
-pub(super) fn run(global: &Global) -> anyhow::Result<()> {
+pub(in crate::cli) fn run(global: &Global) -> anyhow::Result<()> {
     let version = env!("CARGO_PKG_VERSION");
     let mut out = Output::new(global.output);
     match out.format {

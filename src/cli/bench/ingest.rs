@@ -6,12 +6,13 @@ use anyhow::ensure;
 use serde_json::{Value as Json, json};
 
 use super::super::Global;
-use super::super::output::{Format, Output};
-use super::super::table::{Column, Table};
+use super::super::format::output::{Format, Output};
+use super::super::format::table::{Column, Table};
 use super::child::{Scratch, Subject, cpu_s};
-use super::driver::{LoadSpec, run_load};
-use super::template::{Encoding, EventGenerator, EventTemplate, Jobs};
-use super::{Common, ProgressLine, corpus, load, rounded, thousands};
+use super::load::corpus;
+use super::load::driver::{LoadSpec, run_load};
+use super::load::template::{Encoding, EventGenerator, EventTemplate, Jobs};
+use super::{Common, ProgressLine, load, rounded, thousands};
 
 pub(super) const EXAMPLES: &str = "\
 Two loads: `mix` (80 % of 300-400 bytes, 18 % of 2-3 KB, 2 % of 20-40 KB, mean 1.3 KB) and `small` (pings, \

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::load;
-use super::template::{Encoding, EventGenerator, EventTemplate, Jobs, Random};
+use super::load::template::{Encoding, EventGenerator, EventTemplate, Jobs, Random};
 use crate::clock::{Clock, Micros};
 use crate::model::{Batch, JidKey, SeqNo, Source};
 use crate::store::index::{MemIndex, SealedIndex, sealed};
@@ -186,7 +186,7 @@ fn cost_of_a_search() {
 #[test]
 #[ignore = "needs DUMP"]
 fn bodies_of_full_blocks() {
-    use super::corpus;
+    use super::load::corpus;
     let Some(to) = std::env::var_os("DUMP").map(std::path::PathBuf::from) else { return };
     let dump = |name: &str, templates: &[EventTemplate], jobs: Jobs| {
         std::fs::create_dir_all(to.join(name)).unwrap();

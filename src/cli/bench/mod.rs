@@ -3,24 +3,16 @@
 //! Most benchmarks start a daemon with an empty temporary directory and connect to its socket. The load is a pure function
 //! of the seed. Where possible, the same run measures a [`baseline`].
 
-mod backlog;
 mod baseline;
 mod child;
-mod corpus;
-mod driver;
-mod harness;
 mod ingest;
-mod isolation;
 mod load;
 #[cfg(test)]
 mod measure;
 mod query;
 mod reactor;
 mod returner;
-mod soak;
 mod sources;
-mod template;
-mod wire;
 
 use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;

@@ -8,11 +8,11 @@ use rmpv::Value;
 use serde_json::{Value as Json, json};
 
 use super::super::Global;
-use super::super::output::{Format, Output};
-use super::super::table::{Column, Table};
+use super::super::format::output::{Format, Output};
+use super::super::format::table::{Column, Table};
 use super::child::{Scratch, Subject};
-use super::driver::{LoadSpec, percentile, run_load};
-use super::template::{Encoding, EventGenerator, Jobs, Random};
+use super::load::driver::{LoadSpec, percentile, run_load};
+use super::load::template::{Encoding, EventGenerator, Jobs, Random};
 use super::{Common, ProgressLine, load, rounded, thousands};
 use crate::api::client::{Client, args as call_args};
 use crate::wire::msgpack;

@@ -3,11 +3,11 @@
 use serde_json::json;
 
 use super::super::Global;
-use super::super::output::{Format, Output};
-use super::super::table::{Column, Table};
+use super::super::format::output::{Format, Output};
+use super::super::format::table::{Column, Table};
 use super::child::{Scratch, Subject};
-use super::driver::{LoadSpec, run_load};
-use super::template::{Encoding, EventGenerator, Jobs};
+use super::load::driver::{LoadSpec, run_load};
+use super::load::template::{Encoding, EventGenerator, Jobs};
 use super::{Common, ProgressLine, load, rounded, thousands};
 
 /// Flags of `bench returner`.

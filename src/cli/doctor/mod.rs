@@ -20,8 +20,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value as Json, json};
 
-use super::output::{Format, Output, plain};
-use super::table::{Column, Table};
+use super::format::output::{Format, Output, plain};
+use super::format::table::{Column, Table};
 use super::{Exit, Finding, Global, ask};
 use crate::api::client::{Client, ClientError};
 use crate::clock::Clock;

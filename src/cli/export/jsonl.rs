@@ -11,9 +11,10 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use rmpv::Value;
 use serde_json::{Map, Value as Json, json};
 
+use super::super::format::output::OutputError;
+use super::super::format::progress::{Bar, Unit};
+use super::super::format::when;
 use super::super::import::JSONL_VERSION;
-use super::super::output::OutputError;
-use super::super::progress::{Bar, Unit};
 use super::super::{Global, ask};
 use crate::api::client::{Client, args};
 use crate::clock::Micros;

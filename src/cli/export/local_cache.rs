@@ -15,10 +15,10 @@ use ring::digest;
 use rmpv::Value;
 use serde_json::json;
 
+use super::super::format::output::{Format, Output, plain};
+use super::super::format::progress::{Bar, Unit};
+use super::super::format::when::When;
 use super::super::import::{entries_args, skipped};
-use super::super::output::{Format, Output, plain};
-use super::super::progress::{Bar, Unit};
-use super::super::when::When;
 use super::super::{Global, ask};
 use crate::api::client::{Client, ClientError, args};
 use crate::limits::{CLI_PAGE_ROWS, IMPORT_BAD_NAMED};

@@ -2,11 +2,11 @@
 
 use std::process::ExitCode;
 
-use super::ask::NoDaemon;
-use super::events::BadData;
 use super::output::OutputError;
-use super::{BadUsage, Finding};
 use crate::api::client::ClientError;
+use crate::cli::ask::NoDaemon;
+use crate::cli::events::BadData;
+use crate::cli::{BadUsage, Finding};
 use crate::config::ConfigError;
 use crate::store::StoreError;
 use crate::store::tools::ToolError;

@@ -9,7 +9,7 @@ const STEP: usize = 4;
 const INDENT_MAX: usize = 60;
 
 /// Formats the value as lines, each indented by at least `indent` spaces.
-pub(super) fn nested(value: &Json, indent: usize) -> String {
+pub(in crate::cli) fn nested(value: &Json, indent: usize) -> String {
     let mut text = String::new();
     write(&mut text, value, indent);
     text
@@ -60,7 +60,7 @@ fn is_leaf(value: &Json) -> bool {
 }
 
 /// Formats a one-line value; text has no quotes.
-pub(super) fn leaf(value: &Json) -> String {
+pub(in crate::cli) fn leaf(value: &Json) -> String {
     match value {
         Json::Null => String::new(),
         Json::String(text) => plain(text).into_owned(),

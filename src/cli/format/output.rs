@@ -78,18 +78,18 @@ impl From<io::Error> for OutputError {
     }
 }
 
-pub(super) struct Output {
-    pub(super) form: Form,
+pub(in crate::cli) struct Output {
+    pub(in crate::cli) form: Form,
     /// The format that `form` maps to.
-    pub(super) format: Format,
+    pub(in crate::cli) format: Format,
     /// Columns of the terminal; `None`, and no truncation, if standard output is not a terminal.
-    pub(super) width: Option<usize>,
+    pub(in crate::cli) width: Option<usize>,
     bold: bool,
     writer: BufWriter<Stdout>,
 }
 
 impl Output {
-    pub(super) fn new(form: impl Into<Form>) -> Self {
+    pub(in crate::cli) fn new(form: impl Into<Form>) -> Self {
         let form = form.into();
         let stdout = io::stdout();
         let terminal = stdout.is_terminal();
@@ -101,12 +101,12 @@ impl Output {
     }
 
     /// Salt's colours; disabled without a terminal or with `NO_COLOR`.
-    pub(super) fn colours(&self) -> Colours {
+    pub(in crate::cli) fn colours(&self) -> Colours {
         Colours::new(self.bold)
     }
 
     /// Replaces the status line of a terminal; an empty text removes it. No effect without a terminal.
-    pub(super) fn status(&mut self, text: &str) -> Result<(), OutputError> {
+    pub(in crate::cli) fn status(&mut self, text: &str) -> Result<(), OutputError> {
         let Some(width) = self.width.filter(|_| self.format == Format::Table) else { return Ok(()) };
         // The last column stays empty: a terminal would wrap after it.
         let text: String = text.chars().take(width.saturating_sub(1)).collect();
@@ -114,27 +114,27 @@ impl Output {
         self.flush()
     }
 
-    pub(super) fn line(&mut self, text: &str) -> Result<(), OutputError> {
+    pub(in crate::cli) fn line(&mut self, text: &str) -> Result<(), OutputError> {
         Ok(writeln!(self.writer, "{}", plain(text))?)
     }
 
     /// Writes text unescaped: the caller has passed all foreign parts through [`plain`].
-    pub(super) fn rendered(&mut self, text: &str) -> Result<(), OutputError> {
+    pub(in crate::cli) fn rendered(&mut self, text: &str) -> Result<(), OutputError> {
         Ok(writeln!(self.writer, "{text}")?)
     }
 
     /// Writes a line in bold on a terminal.
-    pub(super) fn heading(&mut self, text: &str) -> Result<(), OutputError> {
+    pub(in crate::cli) fn heading(&mut self, text: &str) -> Result<(), OutputError> {
         if self.bold { self.rendered(&format!("\x1b[1m{}\x1b[0m", plain(text))) } else { self.line(text) }
     }
 
     /// Writes text unescaped and without adding a line end.
-    pub(super) fn text(&mut self, text: &str) -> Result<(), OutputError> {
+    pub(in crate::cli) fn text(&mut self, text: &str) -> Result<(), OutputError> {
         Ok(self.writer.write_all(text.as_bytes())?)
     }
 
     /// Writes a document: indented for `json`, on one line for `jsonl`, otherwise by Salt's outputter.
-    pub(super) fn json(&mut self, document: &Json) -> Result<(), OutputError> {
+    pub(in crate::cli) fn json(&mut self, document: &Json) -> Result<(), OutputError> {
         if matches!(self.form, Form::Nested | Form::Highstate)
             && let Ok(value) = from_json(document)
         {
@@ -145,17 +145,17 @@ impl Output {
     }
 
     /// Writes a document on one line without a line end.
-    pub(super) fn json_compact(&mut self, document: &Json) -> Result<(), OutputError> {
+    pub(in crate::cli) fn json_compact(&mut self, document: &Json) -> Result<(), OutputError> {
         self.text(&json_plain(&document.to_string()))
     }
 
-    pub(super) fn flush(&mut self) -> Result<(), OutputError> {
+    pub(in crate::cli) fn flush(&mut self) -> Result<(), OutputError> {
         Ok(self.writer.flush()?)
     }
 }
 
 /// Escapes the control characters that JSON permits unescaped. They occur only within strings, where the escape is equivalent.
-pub(super) fn json_plain(text: &str) -> Cow<'_, str> {
+pub(in crate::cli) fn json_plain(text: &str) -> Cow<'_, str> {
     escape(
         text,
         |c| is_unsafe(c) && c > ' ',
@@ -164,7 +164,7 @@ pub(super) fn json_plain(text: &str) -> Cow<'_, str> {
 }
 
 /// Escapes all characters that move the cursor, start a line, change the text direction, or are invisible.
-pub(super) fn plain(text: &str) -> Cow<'_, str> {
+pub(in crate::cli) fn plain(text: &str) -> Cow<'_, str> {
     escape(text, is_unsafe, |out, c| match c {
         '\n' => out.write_str("\\n"),
         '\r' => out.write_str("\\r"),

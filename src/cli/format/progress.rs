@@ -12,7 +12,7 @@ const LINES: Duration = Duration::from_secs(10);
 const BAR_CHARS: usize = 24;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unit {
+pub(in crate::cli) enum Unit {
     Bytes,
     Segments,
     Jobs,
@@ -20,7 +20,7 @@ pub(super) enum Unit {
 }
 
 /// A progress bar, or progress lines.
-pub(super) struct Bar {
+pub(in crate::cli) struct Bar {
     what: &'static str,
     unit: Unit,
     /// Columns of the terminal; `None` if standard error is not a terminal.
@@ -31,7 +31,7 @@ pub(super) struct Bar {
 }
 
 impl Bar {
-    pub(super) fn new(what: &'static str, unit: Unit) -> Self {
+    pub(in crate::cli) fn new(what: &'static str, unit: Unit) -> Self {
         let stderr = std::io::stderr();
         let size = stderr.is_terminal().then(|| rustix::termios::tcgetwinsize(&stderr).ok()).flatten();
         let width = size.map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0);
@@ -40,7 +40,7 @@ impl Bar {
     }
 
     /// Seconds since the start.
-    pub(super) fn seconds(&self) -> f64 {
+    pub(in crate::cli) fn seconds(&self) -> f64 {
         self.started.elapsed().as_secs_f64()
     }
 
@@ -112,7 +112,7 @@ impl Drop for Bar {
 }
 
 /// Formats a number of bytes with a binary unit.
-pub(super) fn bytes(n: u64) -> String {
+pub(in crate::cli) fn bytes(n: u64) -> String {
     let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut value = n as f64;
     let mut unit = "B";

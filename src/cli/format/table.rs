@@ -10,7 +10,7 @@ const SHRUNK_CHARS: usize = 9;
 /// The same for columns that are truncated in the middle.
 const MIDDLE_CHARS: usize = 24;
 
-pub(super) struct Column {
+pub(in crate::cli) struct Column {
     title: &'static str,
     fit: Fit,
     /// Order in which columns are omitted on a narrow terminal, largest first; 0 means never.
@@ -35,38 +35,38 @@ impl Fit {
 
 impl Column {
     /// Left-aligned text, never truncated.
-    pub(super) const fn left(title: &'static str) -> Self {
+    pub(in crate::cli) const fn left(title: &'static str) -> Self {
         Self { title, fit: Fit::Left, drop_order: 0, min_chars: 0 }
     }
 
     /// Right-aligned numbers, never truncated.
-    pub(super) const fn right(title: &'static str) -> Self {
+    pub(in crate::cli) const fn right(title: &'static str) -> Self {
         Self { title, fit: Fit::Right, drop_order: 0, min_chars: 0 }
     }
 
     /// Text that is truncated at its end on a narrow terminal.
-    pub(super) const fn truncated(title: &'static str) -> Self {
+    pub(in crate::cli) const fn truncated(title: &'static str) -> Self {
         Self { title, fit: Fit::TruncateEnd, drop_order: 0, min_chars: SHRUNK_CHARS }
     }
 
     /// Text that is truncated in its middle on a narrow terminal.
-    pub(super) const fn middle_truncated(title: &'static str) -> Self {
+    pub(in crate::cli) const fn middle_truncated(title: &'static str) -> Self {
         Self { title, fit: Fit::TruncateMiddle, drop_order: 0, min_chars: MIDDLE_CHARS }
     }
 
     /// Omits the column on a narrow terminal; columns with a larger `order` are omitted first.
-    pub(super) const fn drop_order(self, order: u8) -> Self {
+    pub(in crate::cli) const fn drop_order(self, order: u8) -> Self {
         Self { drop_order: order, ..self }
     }
 
     /// Sets the preferred minimum width, see the field.
-    pub(super) const fn min_chars(self, chars: usize) -> Self {
+    pub(in crate::cli) const fn min_chars(self, chars: usize) -> Self {
         Self { min_chars: chars, ..self }
     }
 }
 
 /// A table, which may be printed in several parts. Column widths never shrink between parts.
-pub(super) struct Table {
+pub(in crate::cli) struct Table {
     columns: Vec<Column>,
     widths: Vec<usize>,
     /// Whether each column is shown; fixed by the first rows.
@@ -75,7 +75,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    pub(super) fn new(columns: impl Into<Vec<Column>>) -> Self {
+    pub(in crate::cli) fn new(columns: impl Into<Vec<Column>>) -> Self {
         let columns = columns.into();
         let widths = columns.iter().map(|column| chars(column.title)).collect();
         let shown = vec![true; columns.len()];
@@ -83,12 +83,16 @@ impl Table {
     }
 
     /// Prints the rows, preceded by the heading on the first call.
-    pub(super) fn print(&mut self, out: &mut Output, rows: &[Vec<String>]) -> Result<(), OutputError> {
+    pub(in crate::cli) fn print(
+        &mut self,
+        out: &mut Output,
+        rows: &[Vec<String>],
+    ) -> Result<(), OutputError> {
         self.print_with(out, rows, |_| String::new())
     }
 
     /// Like [`Table::print`], with the text `below(index)` under each row.
-    pub(super) fn print_with(
+    pub(in crate::cli) fn print_with(
         &mut self,
         out: &mut Output,
         rows: &[Vec<String>],

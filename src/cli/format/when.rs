@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 
 /// A time on the command line: an age such as `10m`, or a date.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct When(pub(super) i64);
+pub(in crate::cli) struct When(pub(in crate::cli) i64);
 
 impl std::str::FromStr for When {
     type Err = String;
@@ -31,18 +31,18 @@ impl From<When> for rmpv::Value {
 
 /// Flags that select a time range.
 #[derive(Debug, Clone, clap::Args)]
-pub(super) struct TimeRange {
+pub(in crate::cli) struct TimeRange {
     /// Start of the time range: 10m, 2h, 3d (ago), or 2026-11-21, 2026-11-21T05:47:28 (UTC)
     #[arg(long, value_name = "TIME")]
-    pub(super) since: Option<When>,
+    pub(in crate::cli) since: Option<When>,
     /// End of the time range
     #[arg(long, value_name = "TIME")]
-    pub(super) until: Option<When>,
+    pub(in crate::cli) until: Option<When>,
 }
 
 impl TimeRange {
     /// The range as arguments of a call; an absent end is nil.
-    pub(super) fn arguments(&self) -> [(&'static str, rmpv::Value); 2] {
+    pub(in crate::cli) fn arguments(&self) -> [(&'static str, rmpv::Value); 2] {
         [("since", self.since), ("until", self.until)]
             .map(|(name, when)| (name, when.map_or(rmpv::Value::Nil, rmpv::Value::from)))
     }
@@ -53,7 +53,7 @@ fn now_micros() -> i64 {
 }
 
 /// Parses `2026-11-21`, optionally followed by `T05:47`, `:28`, `.123456` and `Z`; a space may replace the `T`.
-pub(super) fn date_micros(text: &str) -> Option<i64> {
+pub(in crate::cli) fn date_micros(text: &str) -> Option<i64> {
     let text = text.strip_suffix('Z').unwrap_or(text);
     let (date, time) = text.split_once(['T', ' ']).unwrap_or((text, "00:00"));
     let (time, fraction) = time.split_once('.').unwrap_or((time, ""));
@@ -73,12 +73,12 @@ fn number(text: Option<&str>, len: usize) -> Option<u32> {
 }
 
 /// Converts the field `time` of a row from microseconds to ISO text.
-pub(super) fn iso_in(row: &mut Json) {
+pub(in crate::cli) fn iso_in(row: &mut Json) {
     iso_at(row, "time");
 }
 
 /// Like [`iso_in`] for the field `key`.
-pub(super) fn iso_at(row: &mut Json, key: &str) {
+pub(in crate::cli) fn iso_at(row: &mut Json, key: &str) {
     if let Some(time) = row.get_mut(key)
         && let Some(micros) = time.as_i64()
     {
@@ -87,7 +87,7 @@ pub(super) fn iso_at(row: &mut Json, key: &str) {
 }
 
 /// Formats ISO text for tables: `2026-11-21 05:47:28.123`.
-pub(super) fn short(iso: &Json) -> String {
+pub(in crate::cli) fn short(iso: &Json) -> String {
     let iso = iso.as_str().unwrap_or_default();
     iso.get(..23).unwrap_or(iso).replace('T', " ")
 }

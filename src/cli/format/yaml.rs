@@ -10,7 +10,7 @@ use saphyr_parser::{Event, Parser, ScalarStyle, StrInput};
 use crate::limits::CONFIG_DEPTH_MAX;
 use crate::wire::json::from_json;
 
-pub(super) fn value(text: &str) -> anyhow::Result<Value> {
+pub(in crate::cli) fn value(text: &str) -> anyhow::Result<Value> {
     if let Ok(json) = serde_json::from_str(text) {
         return Ok(from_json(&json)?);
     }

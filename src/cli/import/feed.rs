@@ -12,7 +12,7 @@ use anyhow::Context as _;
 use rmpv::Value;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::super::output::plain;
+use super::super::format::output::plain;
 use super::equality::Equality;
 use super::item::{ImportItem, Payload};
 use super::known::{StoredJob, Window};

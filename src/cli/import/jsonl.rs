@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail};
 use rmpv::Value;
 use serde_json::Value as Json;
 
-use super::super::when;
+use super::super::format::when;
 use super::feed::Feed;
 use super::item::{ImportItem, Payload};
 use crate::limits::{JSON_LINE_BYTES_MAX, RMPV_DEPTH_MAX};

@@ -4,9 +4,9 @@ use anyhow::Context as _;
 use rmpv::Value;
 use serde_json::Value as Json;
 
-use super::super::nested::{leaf, nested};
-use super::super::output::{Format, Output};
-use super::super::when::{iso_in, short};
+use super::super::format::nested::{leaf, nested};
+use super::super::format::output::{Format, Output};
+use super::super::format::when::{iso_in, short};
 use super::super::{Global, ask, finding};
 use super::states::result;
 use super::{arg, field, fun, list_of, returned, tgt};

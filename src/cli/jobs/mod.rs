@@ -10,10 +10,10 @@ use rmpv::Value;
 use serde_json::{Value as Json, json};
 
 use super::ask::{ListCall, Pages};
-use super::nested::leaf;
-use super::output::{Format, Output};
-use super::table::{Column, Table};
-use super::when::{TimeRange, short};
+use super::format::nested::leaf;
+use super::format::output::{Format, Output};
+use super::format::table::{Column, Table};
+use super::format::when::{TimeRange, short};
 use super::{Global, ask};
 
 /// Verbs under `jobs`.

@@ -4,10 +4,10 @@ use anyhow::Context as _;
 use rmpv::Value;
 use serde_json::{Value as Json, json};
 
-use super::super::nested::{leaf, nested};
-use super::super::output::{Form, Format, Output, plain};
-use super::super::outputter;
-use super::super::when::{iso_in, short};
+use super::super::format::nested::{leaf, nested};
+use super::super::format::output::{Form, Format, Output, plain};
+use super::super::format::outputter;
+use super::super::format::when::{iso_in, short};
 use super::super::{Global, ask};
 use super::{arg, field, fun, list_of, tgt, unknown};
 use crate::wire::json::to_json;
@@ -89,7 +89,7 @@ fn returns(job: &Value) -> Value {
 fn show(out: &mut Output, mut job: Json, returns_only: bool) -> anyhow::Result<()> {
     iso_in(&mut job);
     for name in ["first_answer", "last_answer"] {
-        super::super::when::iso_at(&mut job, name);
+        super::super::format::when::iso_at(&mut job, name);
     }
     if let Some(Json::Array(returns)) = job.get_mut("returns") {
         for answer in returns {

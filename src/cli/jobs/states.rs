@@ -4,9 +4,9 @@ use anyhow::Context as _;
 use rmpv::Value;
 use serde_json::{Value as Json, json};
 
-use super::super::nested::leaf;
-use super::super::output::{Format, Output};
-use super::super::table::{Column, Table};
+use super::super::format::nested::leaf;
+use super::super::format::output::{Format, Output};
+use super::super::format::table::{Column, Table};
 use super::super::{Global, ask};
 use super::{field, list_of, unknown};
 use crate::wire::json::to_json;

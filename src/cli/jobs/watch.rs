@@ -9,9 +9,9 @@ use anyhow::Context as _;
 use rmpv::Value;
 use serde_json::{Value as Json, json};
 
-use super::super::nested::leaf;
-use super::super::output::{Format, Output, plain};
-use super::super::when::{iso_in, short};
+use super::super::format::nested::leaf;
+use super::super::format::output::{Format, Output, plain};
+use super::super::format::when::{iso_in, short};
 use super::super::{Exit, Finding, Global, ask, finding};
 use super::{field, list_of, tgt, unknown};
 use crate::config::parse_duration;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value as Json, json};
 
-use super::super::output::{Format, Output, plain};
+use super::super::format::output::{Format, Output, plain};
 use super::super::{Global, finding};
 use super::{Chosen, SaltArgs};
 use crate::model::{Note, NoteLevel};

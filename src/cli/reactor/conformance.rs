@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 
-use super::super::output::{Format, Output, plain};
+use super::super::format::output::{Format, Output, plain};
 use super::super::{Global, finding};
 use super::PythonArgs;
 use crate::reactor::conformance::{ConformanceOptions, run as run_cases};

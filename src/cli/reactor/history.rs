@@ -5,10 +5,10 @@ use rmpv::Value;
 use serde_json::Value as Json;
 
 use super::super::ask::{ListCall, Pages};
-use super::super::nested::leaf;
-use super::super::output::{Format, Output, plain};
-use super::super::table::{Column, Table};
-use super::super::when::{TimeRange, short};
+use super::super::format::nested::leaf;
+use super::super::format::output::{Format, Output, plain};
+use super::super::format::table::{Column, Table};
+use super::super::format::when::{TimeRange, short};
 use super::super::{Global, ask, jobs};
 use crate::model::{Location, ReactionFailure};
 

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
-use super::super::nested::leaf;
-use super::super::output::{Format, Output, plain};
-use super::super::table::{Column, Table};
-use super::super::when::iso_in;
+use super::super::format::nested::leaf;
+use super::super::format::output::{Format, Output, plain};
+use super::super::format::table::{Column, Table};
+use super::super::format::when::iso_in;
 use super::super::{Global, ask};
 use crate::config::salt_master::{SALT_MASTER_FILE, SaltMaster};
 use crate::reactor::acting;

@@ -3,8 +3,8 @@
 use anyhow::Context as _;
 use rmpv::Value;
 
-use super::super::nested::leaf;
-use super::super::output::{Format, Output};
+use super::super::format::nested::leaf;
+use super::super::format::output::{Format, Output};
 use super::super::{Global, ask};
 
 /// Flags of `reactor replay`.

@@ -6,9 +6,9 @@ use anyhow::Context as _;
 use rmpv::Value;
 use serde_json::{Map as JsonMap, Value as Json, json};
 
-use super::super::output::{Format, Output, plain};
-use super::super::table::{Column, Table};
-use super::super::when::{When, short};
+use super::super::format::output::{Format, Output, plain};
+use super::super::format::table::{Column, Table};
+use super::super::format::when::{When, short};
 use super::super::{Global, ask, finding};
 use crate::api::client::{Client, ClientError, args};
 use crate::clock::{Clock, Micros};

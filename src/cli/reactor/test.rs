@@ -3,7 +3,7 @@
 use anyhow::Context;
 use serde_json::{Value as Json, json};
 
-use super::super::output::{Format, Output, plain};
+use super::super::format::output::{Format, Output, plain};
 use super::super::{Global, finding};
 use super::{Chosen, SaltArgs};
 use crate::model::NoteLevel;

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
-use super::super::output::{Format, Output};
-use super::super::progress::{Bar, Unit, bytes};
+use super::super::format::output::{Format, Output};
+use super::super::format::progress::{Bar, Unit, bytes};
 use super::super::{Global, finding};
 use super::tool::{count, field, state_dir_of_daemon};
 use crate::clock::Clock;

@@ -4,9 +4,9 @@ use anyhow::{Context, bail};
 use rmpv::Value;
 use serde_json::{Value as Json, json};
 
-use super::super::output::{Format, Output};
-use super::super::table::{Column, Table};
-use super::super::when::{iso_in, short};
+use super::super::format::output::{Format, Output};
+use super::super::format::table::{Column, Table};
+use super::super::format::when::{iso_in, short};
 use super::super::{Global, ask};
 use super::text;
 

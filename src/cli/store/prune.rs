@@ -7,8 +7,8 @@ use rmpv::Value;
 use serde_json::Value as Json;
 
 use super::super::ask::NoDaemon;
-use super::super::output::{Format, Output, OutputError};
-use super::super::table::{Column, Table};
+use super::super::format::output::{Format, Output, OutputError};
+use super::super::format::table::{Column, Table};
 use super::super::{Global, ask, print_error};
 use super::{ago, bytes, number, text};
 use crate::api::call::prune_answer;

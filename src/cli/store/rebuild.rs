@@ -4,8 +4,8 @@ use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
 use super::super::Global;
-use super::super::output::{Format, Output};
-use super::super::progress::{Bar, Unit};
+use super::super::format::output::{Format, Output};
+use super::super::format::progress::{Bar, Unit};
 use super::tool::{config, count, field};
 use crate::clock::Clock;
 use crate::store::tools::rebuild::{self, SegmentSelector};

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use serde_json::json;
 
-use super::super::output::{Format, Output};
-use super::super::progress::{Bar, Unit};
+use super::super::format::output::{Format, Output};
+use super::super::format::progress::{Bar, Unit};
 use super::super::{Global, finding};
 use super::tool::{config, count, field};
 use crate::clock::Clock;

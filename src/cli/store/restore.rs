@@ -6,8 +6,8 @@ use anyhow::Context as _;
 use serde_json::json;
 
 use super::super::Global;
-use super::super::output::{Format, Output};
-use super::super::progress::{Bar, Unit, bytes};
+use super::super::format::output::{Format, Output};
+use super::super::format::progress::{Bar, Unit, bytes};
 use super::tool::{config, count, field};
 use crate::clock::{Clock, Micros};
 use crate::store::tools::backup::restore;

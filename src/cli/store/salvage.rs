@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
-use super::super::output::{Format, Output, OutputError, plain};
-use super::super::progress::{Bar, Unit};
+use super::super::format::output::{Format, Output, OutputError, plain};
+use super::super::format::progress::{Bar, Unit};
 use super::super::{Global, finding};
 use super::tool::{count, field};
 use crate::clock::Clock;

@@ -3,8 +3,8 @@
 use anyhow::Context;
 use serde_json::Value as Json;
 
-use super::super::output::{Format, Output, OutputError};
-use super::super::table::{Column, Table};
+use super::super::format::output::{Format, Output, OutputError};
+use super::super::format::table::{Column, Table};
 use super::super::{Global, ask};
 use super::{ago, bytes, number, span, text};
 use crate::clock::Clock;

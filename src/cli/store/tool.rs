@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use serde_json::Value as Json;
 
-use super::super::output::{Output, OutputError, plain};
+use super::super::format::output::{Output, OutputError, plain};
 use super::super::{Global, ask};
 use crate::config::{Config, Environment, Origin};
 

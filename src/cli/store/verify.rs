@@ -3,8 +3,8 @@
 use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
-use super::super::output::{Format, Output, OutputError};
-use super::super::progress::{Bar, Unit, bytes};
+use super::super::format::output::{Format, Output, OutputError};
+use super::super::format::progress::{Bar, Unit, bytes};
 use super::super::{Global, finding};
 use super::tool::{count, field, state_dir};
 use crate::store::tools::verify::{self, IndexCheck, Problem, VerifyOptions, VerifyReport};
@@ -120,7 +120,7 @@ fn list(out: &mut Output, heading: &str, problems: &[Problem]) -> Result<(), Out
     out.line("")?;
     out.heading(&format!("{heading}:"))?;
     for problem in problems {
-        out.line(&super::super::output::plain(&problem.path.to_string_lossy()))?;
+        out.line(&super::super::format::output::plain(&problem.path.to_string_lossy()))?;
         let location = match (problem.offset, problem.bytes) {
             (Some(offset), Some(bytes)) => format!("byte {offset}, {}: ", count(bytes, "byte", "bytes")),
             (Some(offset), None) => format!("byte {offset}: "),

@@ -19,7 +19,7 @@ use crate::wire::msgpack::{Head, Reader};
 use crate::wire::{frame, salt_event};
 
 /// Larger events are skipped: a recording of some minutes has one or two of a megabyte, which would dominate the replay.
-pub(super) const EVENT_BYTES_MAX: usize = 64 * 1024;
+pub(in crate::cli::bench) const EVENT_BYTES_MAX: usize = 64 * 1024;
 
 /// Minimum length of hexadecimal text that counts as a hash or token instead of a word.
 const HEX_RUN_MIN: usize = 16;
@@ -28,13 +28,13 @@ const HEX_RUN_MIN: usize = 16;
 const DIGIT_RUN_MIN: usize = 3;
 
 /// Templates, and the number of jobs in each replay.
-pub(super) struct Corpus {
-    pub(super) templates: Vec<EventTemplate>,
-    pub(super) jobs: u64,
+pub(in crate::cli::bench) struct Corpus {
+    pub(in crate::cli::bench) templates: Vec<EventTemplate>,
+    pub(in crate::cli::bench) jobs: u64,
 }
 
 /// Reads a recording.
-pub(super) fn read(path: &Path) -> anyhow::Result<Corpus> {
+pub(in crate::cli::bench) fn read(path: &Path) -> anyhow::Result<Corpus> {
     let bytes = std::fs::read(path).with_context(|| format!("read {}", path.display()))?;
     let events = events(&bytes).with_context(|| format!("read the recorded bus {}", path.display()))?;
     Ok(corpus(&events))

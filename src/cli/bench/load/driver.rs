@@ -21,36 +21,36 @@ use crate::wire::msgpack::{Reader, Writer, as_bool, as_int, as_text, get};
 /// Timeout of an answer.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-pub(super) struct LoadSpec<'a> {
-    pub(super) socket: &'a Path,
-    pub(super) generator: &'a EventGenerator,
-    pub(super) encoding: Encoding,
+pub(in crate::cli::bench) struct LoadSpec<'a> {
+    pub(in crate::cli::bench) socket: &'a Path,
+    pub(in crate::cli::bench) generator: &'a EventGenerator,
+    pub(in crate::cli::bench) encoding: Encoding,
     /// Index of the first event.
-    pub(super) first: u64,
-    pub(super) entries: u64,
-    pub(super) connections: u64,
-    pub(super) in_flight: usize,
-    pub(super) batch: u64,
+    pub(in crate::cli::bench) first: u64,
+    pub(in crate::cli::bench) entries: u64,
+    pub(in crate::cli::bench) connections: u64,
+    pub(in crate::cli::bench) in_flight: usize,
+    pub(in crate::cli::bench) batch: u64,
     /// Entries per second; unlimited if `None`.
-    pub(super) rate: Option<f64>,
+    pub(in crate::cli::bench) rate: Option<f64>,
 }
 
-pub(super) struct LoadResult {
-    pub(super) seconds: f64,
-    pub(super) raw_bytes: u64,
+pub(in crate::cli::bench) struct LoadResult {
+    pub(in crate::cli::bench) seconds: f64,
+    pub(in crate::cli::bench) raw_bytes: u64,
     /// Latency of each batch in nanoseconds, sorted.
-    pub(super) latencies: Vec<u64>,
+    pub(in crate::cli::bench) latencies: Vec<u64>,
 }
 
 impl LoadResult {
     /// A latency percentile in milliseconds; `share` is 0.5 for the median.
-    pub(super) fn latency_ms(&self, share: f64) -> f64 {
+    pub(in crate::cli::bench) fn latency_ms(&self, share: f64) -> f64 {
         percentile(&self.latencies, share) as f64 / 1e6
     }
 }
 
 /// The percentile of sorted values; `share` is 0.5 for the median.
-pub(super) fn percentile(sorted: &[u64], share: f64) -> u64 {
+pub(in crate::cli::bench) fn percentile(sorted: &[u64], share: f64) -> u64 {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an index")]
     let at = (sorted.len() as f64 * share) as usize;
     sorted.get(at.min(sorted.len().saturating_sub(1))).copied().unwrap_or(0)
@@ -181,7 +181,10 @@ fn read_answer(payload: &[u8]) -> anyhow::Result<u64> {
 
 /// Sends all events and waits for all answers. Calls `watch` several times per second with the number of answered entries and
 /// the elapsed seconds.
-pub(super) fn run_load(drive: &LoadSpec<'_>, watch: &mut dyn FnMut(u64, f64)) -> anyhow::Result<LoadResult> {
+pub(in crate::cli::bench) fn run_load(
+    drive: &LoadSpec<'_>,
+    watch: &mut dyn FnMut(u64, f64),
+) -> anyhow::Result<LoadResult> {
     let failed = AtomicBool::new(false);
     let answered = AtomicU64::new(0);
     let connections = drive.connections.min(drive.entries.div_ceil(drive.batch)).max(1);

@@ -4,7 +4,11 @@
 //! numbers between them, so that zstd level 1 compresses about 4.2 times. `small`: pings, publishes, beacons and tokens,
 //! median 180 bytes.
 
-use super::template::{EventTemplate, JID_LEN, MINION_DIGITS, Random, Slot, SlotContent, Template};
+pub(super) mod corpus;
+pub(super) mod driver;
+pub(super) mod template;
+
+use self::template::{EventTemplate, JID_LEN, MINION_DIGITS, Random, Slot, SlotContent, Template};
 use crate::wire::msgpack::Writer;
 
 /// Number of templates of a load. Their words are fixed; every number is new in every event. The number is large enough

@@ -23,16 +23,16 @@ const HOUR: i64 = 3_600_000_000;
 const EVENT_STEP: i64 = 53;
 const JOB_STEP: i64 = 7_003;
 
-pub(super) const MINIONS: u64 = 20_000;
+pub(in crate::cli::bench) const MINIONS: u64 = 20_000;
 
 /// Bytes of a jid, of a time stamp without its zone, and of a minion's number.
-pub(super) const JID_LEN: usize = 20;
-pub(super) const STAMP_LEN: usize = 26;
-pub(super) const MINION_DIGITS: usize = 5;
+pub(in crate::cli::bench) const JID_LEN: usize = 20;
+pub(in crate::cli::bench) const STAMP_LEN: usize = 26;
+pub(in crate::cli::bench) const MINION_DIGITS: usize = 5;
 
 /// The content of a slot.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum SlotContent {
+pub(in crate::cli::bench) enum SlotContent {
     /// The jid of the event's n-th job.
     Jid(u32),
     /// `2026-11-21T03:15:30.124503`
@@ -52,16 +52,16 @@ pub(super) enum SlotContent {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Slot {
-    pub(super) at: usize,
-    pub(super) content: SlotContent,
+pub(in crate::cli::bench) struct Slot {
+    pub(in crate::cli::bench) at: usize,
+    pub(in crate::cli::bench) content: SlotContent,
 }
 
 /// Bytes with slots.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Template {
-    pub(super) bytes: Vec<u8>,
-    pub(super) slots: Vec<Slot>,
+pub(in crate::cli::bench) struct Template {
+    pub(in crate::cli::bench) bytes: Vec<u8>,
+    pub(in crate::cli::bench) slots: Vec<Slot>,
 }
 
 impl Template {
@@ -74,14 +74,14 @@ impl Template {
 
 /// An event: its tag and its msgpack data.
 #[derive(Debug, Clone, Default)]
-pub(super) struct EventTemplate {
-    pub(super) tag: Template,
-    pub(super) data: Template,
+pub(in crate::cli::bench) struct EventTemplate {
+    pub(in crate::cli::bench) tag: Template,
+    pub(in crate::cli::bench) data: Template,
 }
 
 /// Encoding of an event in a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Encoding {
+pub(in crate::cli::bench) enum Encoding {
     /// An element of `event_return`'s list.
     EventReturn,
     /// The load of a `returner` call.
@@ -132,7 +132,7 @@ impl RequestTemplate {
 
 /// Assignment of events to jobs.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Jobs {
+pub(in crate::cli::bench) enum Jobs {
     /// Jobs of fifty returns, eight at a time.
     Interleaved,
     /// Jobs of this many events, one after the other.
@@ -142,7 +142,7 @@ pub(super) enum Jobs {
 }
 
 /// Generates the events of a load.
-pub(super) struct EventGenerator {
+pub(in crate::cli::bench) struct EventGenerator {
     requests: Vec<RequestTemplate>,
     jobs: Jobs,
     seed: u64,
@@ -150,7 +150,12 @@ pub(super) struct EventGenerator {
 
 impl EventGenerator {
     /// Event `n` uses template `n` modulo their number.
-    pub(super) fn new(templates: &[EventTemplate], encoding: Encoding, jobs: Jobs, seed: u64) -> Self {
+    pub(in crate::cli::bench) fn new(
+        templates: &[EventTemplate],
+        encoding: Encoding,
+        jobs: Jobs,
+        seed: u64,
+    ) -> Self {
         Self {
             requests: templates.iter().map(|template| RequestTemplate::new(template, encoding)).collect(),
             jobs,
@@ -159,7 +164,7 @@ impl EventGenerator {
     }
 
     /// Appends event `n` to a request, and returns the bytes of its tag and data.
-    pub(super) fn write(&self, n: u64, out: &mut Vec<u8>) -> usize {
+    pub(in crate::cli::bench) fn write(&self, n: u64, out: &mut Vec<u8>) -> usize {
         let templates = self.requests.len().max(1) as u64;
         let Some(request) = usize::try_from(n % templates).ok().and_then(|at| self.requests.get(at)) else {
             return 0;
@@ -183,7 +188,7 @@ impl EventGenerator {
     }
 
     /// The jid of the job of event `n`.
-    pub(super) fn jid(&self, n: u64) -> String {
+    pub(in crate::cli::bench) fn jid(&self, n: u64) -> String {
         stamped_jid(job_time(job_number(self.jobs, n, 0, 0)))
     }
 }
@@ -202,18 +207,18 @@ fn job_time(number: u64) -> Micros {
 
 /// A pseudorandom generator.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Random(u64);
+pub(in crate::cli::bench) struct Random(u64);
 
 impl Random {
     /// The generator for event `n`.
-    pub(super) fn of(seed: u64, n: u64) -> Self {
+    pub(in crate::cli::bench) fn of(seed: u64, n: u64) -> Self {
         let mut x = (seed ^ n.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_add(0x9e37_79b9_7f4a_7c15);
         x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         Self((x ^ (x >> 31)) | 1)
     }
 
-    pub(super) fn next(&mut self) -> u64 {
+    pub(in crate::cli::bench) fn next(&mut self) -> u64 {
         // xorshift64*
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -221,7 +226,7 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    pub(super) fn below(&mut self, n: u64) -> u64 {
+    pub(in crate::cli::bench) fn below(&mut self, n: u64) -> u64 {
         let wide = u128::from(self.next()) * u128::from(n);
         u64::try_from(wide >> 64).unwrap_or(0)
     }

@@ -13,9 +13,9 @@ use anyhow::{Context as _, ensure};
 use parking_lot::Mutex;
 use serde_json::json;
 
-use super::super::output::{Format, Output};
 use super::harness::{Harness, peak_rss_mb};
-use super::{rounded, thousands};
+use crate::cli::bench::{rounded, thousands};
+use crate::cli::format::output::{Format, Output};
 use crate::master::{Answer, Call, MasterError};
 use crate::model::ReactorSettings;
 use crate::reactor::run::Executor;
@@ -71,7 +71,12 @@ impl Executor for StoppedMaster {
     }
 }
 
-pub(super) fn run(out: &mut Output, root: &Path, events: u64, check: bool) -> anyhow::Result<()> {
+pub(in crate::cli::bench) fn run(
+    out: &mut Output,
+    root: &Path,
+    events: u64,
+    check: bool,
+) -> anyhow::Result<()> {
     let dir = root.join("backlog");
     std::fs::create_dir_all(&dir).context("create a directory")?;
     let master = Arc::new(StoppedMaster::default());

@@ -12,11 +12,11 @@ use anyhow::{Context as _, ensure};
 use parking_lot::Mutex;
 use serde_json::{Value as Json, json};
 
-use super::super::output::{Format, Output};
-use super::super::table::{Column, Table};
 use super::harness::Harness;
-use super::rounded;
 use super::wire::quantile;
+use crate::cli::bench::rounded;
+use crate::cli::format::output::{Format, Output};
+use crate::cli::format::table::{Column, Table};
 use crate::master::{Answer, Call, MasterError};
 use crate::model::{Rate, ReactorSettings, RuleOptions};
 use crate::reactor::run::Executor;
@@ -77,7 +77,7 @@ struct IsolationRow {
     ms: [f64; 3],
 }
 
-pub(super) fn run(
+pub(in crate::cli::bench) fn run(
     out: &mut Output,
     root: &Path,
     rate: u32,

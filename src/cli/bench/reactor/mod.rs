@@ -2,6 +2,12 @@
 //!
 //! `tests/lab/bench_reactor_salt.py` measures Salt's own pipeline with the same configurations.
 
+pub(super) mod backlog;
+pub(super) mod harness;
+pub(super) mod isolation;
+pub(super) mod soak;
+pub(super) mod wire;
+
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,11 +17,11 @@ use anyhow::{Context as _, ensure};
 use rmpv::Value;
 use serde_json::{Value as Json, json};
 
+use self::harness::old_file;
 use super::super::Global;
-use super::super::output::{Format, Output};
-use super::super::table::{Column, Table};
+use super::super::format::output::{Format, Output};
+use super::super::format::table::{Column, Table};
 use super::child::Scratch;
-use super::harness::old_file;
 use super::{rounded, thousands};
 use crate::config::salt_master::SaltMaster;
 use crate::reactor::{Body, Detail, NoSalt, Pipeline, Worker};
@@ -91,19 +97,19 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let root = scratch.path();
     let mut out = Output::new(global.output);
     if args.wire {
-        super::wire::run(&mut out, root, args.rate, time)?;
+        wire::run(&mut out, root, args.rate, time)?;
         return Ok(out.flush()?);
     }
     if let Some(events) = args.soak {
-        super::soak::run(&mut out, root, events)?;
+        soak::run(&mut out, root, events)?;
         return Ok(out.flush()?);
     }
     if args.isolation {
-        super::isolation::run(&mut out, root, args.rate, time, args.check)?;
+        isolation::run(&mut out, root, args.rate, time, args.check)?;
         return Ok(out.flush()?);
     }
     if let Some(events) = args.backlog {
-        super::backlog::run(&mut out, root, events, args.check)?;
+        backlog::run(&mut out, root, events, args.check)?;
         return Ok(out.flush()?);
     }
     let mut rows = Vec::new();

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use serde_json::json;
 
-use super::super::output::{Format, Output};
 use super::harness::{Harness, own_rss_mb};
-use super::{rounded, thousands};
+use crate::cli::bench::{rounded, thousands};
+use crate::cli::format::output::{Format, Output};
 use crate::master::{Answer, Call, MasterError};
 use crate::model::{ClassRules, Rate, ReactorSettings, RuleOptions};
 use crate::reactor::run::Executor;
@@ -47,7 +47,7 @@ fn rule(pattern: &str, change: impl FnOnce(&mut RuleOptions)) -> Arc<RuleOptions
     Arc::new(options)
 }
 
-pub(super) fn run(out: &mut Output, root: &Path, events: u64) -> anyhow::Result<()> {
+pub(in crate::cli::bench) fn run(out: &mut Output, root: &Path, events: u64) -> anyhow::Result<()> {
     let dir = root.join("soak");
     std::fs::create_dir_all(&dir).context("create a directory")?;
     let settings = ReactorSettings {

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
-use super::super::output::{Format, Output};
-use super::super::table::{Column, Table};
 use super::harness::{FakeMaster, Harness, own_cpu_s};
-use super::{rounded, thousands};
+use crate::cli::bench::{rounded, thousands};
+use crate::cli::format::output::{Format, Output};
+use crate::cli::format::table::{Column, Table};
 use crate::model::ReactorSettings;
 
 /// One of this many events matches a rule.
@@ -35,7 +35,12 @@ struct WireRow {
     cpu_us: f64,
 }
 
-pub(super) fn run(out: &mut Output, root: &Path, rate: u32, time: Duration) -> anyhow::Result<()> {
+pub(in crate::cli::bench) fn run(
+    out: &mut Output,
+    root: &Path,
+    rate: u32,
+    time: Duration,
+) -> anyhow::Result<()> {
     let rows: Vec<WireRow> =
         ONE_OF.iter().map(|one_of| measure(root, *one_of, rate, time)).collect::<anyhow::Result<_>>()?;
     match out.format {
@@ -138,7 +143,7 @@ fn measure(root: &Path, one_of: usize, rate: u32, time: Duration) -> anyhow::Res
 }
 
 /// The quantile of sorted values, in thousandths.
-pub(super) fn quantile(sorted: &[f64], thousandth: usize) -> f64 {
+pub(in crate::cli::bench) fn quantile(sorted: &[f64], thousandth: usize) -> f64 {
     let index = sorted.len().saturating_sub(1) * thousandth / 1000;
     sorted.get(index).copied().unwrap_or(0.0)
 }

@@ -9,9 +9,9 @@ mod streams;
 use serde_json::json;
 
 use super::super::Global;
-use super::super::output::{Format, Output};
-use super::super::table::{Column, Table};
-use super::driver::percentile;
+use super::super::format::output::{Format, Output};
+use super::super::format::table::{Column, Table};
+use super::load::driver::percentile;
 use super::{Common, rounded, thousands};
 use streams::Stream;
 

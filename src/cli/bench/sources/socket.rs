@@ -1,8 +1,8 @@
 //! The local socket and the baseline, with the load generator of `bench ingest`.
 
 use super::super::child::{Scratch, Subject, cpu_s};
-use super::super::driver::{LoadSpec, run_load};
-use super::super::template::{Encoding, EventGenerator, Jobs};
+use super::super::load::driver::{LoadSpec, run_load};
+use super::super::load::template::{Encoding, EventGenerator, Jobs};
 use super::super::{Common, load};
 use super::SourceRun;
 

@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail};
 use rmpv::Value;
 
 use super::super::child::{Scratch, Subject, cpu_s};
-use super::super::template::{Encoding, EventGenerator, Jobs};
+use super::super::load::template::{Encoding, EventGenerator, Jobs};
 use super::super::{Common, load};
 use super::SourceRun;
 use crate::api::client::Client;

@@ -337,7 +337,7 @@ mod tests {
 
     #[test]
     fn returns_are_formatted_as_by_salt() {
-        let cases = include_str!("../../../tests/data/outputters.jsonl");
+        let cases = include_str!("../../../../tests/data/outputters.jsonl");
         let mut wrong = Vec::new();
         let mut count = 0;
         for line in cases.lines() {

@@ -15,19 +15,19 @@ mod highstate;
 mod nested;
 mod python;
 
-pub(super) use highstate::highstate;
-pub(super) use nested::nested;
+pub(in crate::cli) use highstate::highstate;
+pub(in crate::cli) use nested::nested;
 
 use super::output::plain;
 
 /// The escape sequences that Salt uses, or none.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Colours {
+pub(in crate::cli) struct Colours {
     on: bool,
 }
 
 impl Colours {
-    pub(super) fn new(on: bool) -> Self {
+    pub(in crate::cli) fn new(on: bool) -> Self {
         Self { on }
     }
 

@@ -9,7 +9,6 @@ use parking_lot::Mutex;
 use crate::limits::{REACTOR_RECORD_TIMEOUT, REACTOR_RECORDS_MAX};
 use crate::metrics::Metrics;
 use crate::model::Batch;
-use crate::reactor::run::lock;
 use crate::store::Intake;
 
 /// Sends records to the store.

@@ -1,0 +1,9 @@
+//! The verbs that run, configure and describe the program itself.
+
+pub(super) mod check;
+pub(super) mod completions;
+mod logs;
+pub(super) mod serve;
+pub(super) mod setup;
+pub(super) mod status;
+pub(super) mod version;

@@ -1,0 +1,10 @@
+//! The forms of input, output and results: tables, JSON, Salt's outputters, times, YAML arguments, progress, exit codes.
+
+pub(super) mod exit;
+pub(super) mod nested;
+pub(super) mod output;
+pub(super) mod outputter;
+pub(super) mod progress;
+pub(super) mod table;
+pub(super) mod when;
+pub(super) mod yaml;
