@@ -11,9 +11,8 @@
 //!
 //! Every accepted entry is stored and acknowledged before the process ends.
 
+mod fire;
 mod permissions;
-mod reactor;
-mod signatures;
 mod threads;
 mod watchdog;
 mod zeromq;
@@ -39,6 +38,7 @@ use crate::ingest::spill::{BusDependencies, drain_orphaned_spills};
 use crate::limits::{BUS_GATHER, BUS_GATHER_TO_REACT, DRAIN_TIMEOUT, JOBS_READ_AT_ONCE};
 use crate::metrics::Metrics;
 use crate::model::{JidKey, Kind};
+use crate::reactor::service::ReactorService;
 use crate::shutdown::Drain;
 use crate::store::read::job_summary::rank;
 use crate::store::vfs::{self, Disk};
@@ -58,7 +58,7 @@ pub struct Daemon {
     https: Option<(tokio::runtime::Runtime, tokio::task::JoinHandle<()>)>,
     buses: Vec<JoinHandle<()>>,
     zeromq: Option<zeromq::ZmqSockets>,
-    reactor: Option<reactor::Running>,
+    reactor: Option<ReactorService>,
     store_threads: Vec<JoinHandle<()>>,
     signals: Signals,
 }
@@ -158,8 +158,8 @@ impl Daemon {
         buses.push(keys_thread);
         let zeromq = zeromq::ZmqSockets::open(config, &policy, &store, &intake, &clock, &metrics)?;
         let firer = Arc::new(Firer::new(watches.clone(), clock.clone()));
-        let reactor =
-            reactor::Running::start(config, &store, &intake, &firer, &master_keys, &clock, &metrics)?;
+        let clean = Arc::new(move |batch| master_keys.clean_batch(batch));
+        let reactor = ReactorService::start(config, &store, &intake, firer.clone(), clean, &clock, &metrics)?;
         let jids = JidMaker::after(newest_jid(&store, started).context("find the newest job")?);
         let waiting = Drain::new();
         let ctx = Arc::new(Ctx {
@@ -171,7 +171,7 @@ impl Daemon {
             policy,
             entry_bytes_max: config.store.entry_bytes_max,
             firer,
-            reactor: reactor.as_ref().map(reactor::Running::handle),
+            reactor: reactor.as_ref().map(ReactorService::handle),
             buses: watches,
             spools: config.spools.clone(),
             https: config.https.listen.map(|_| https::HttpsMonitor::default()),

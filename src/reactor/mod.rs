@@ -18,6 +18,7 @@ mod pipeline;
 mod render;
 mod rules;
 pub mod run;
+pub mod service;
 pub mod shadow;
 
 pub use dispatch::call::{Call, CallerCall, Client, LocalCall, MasterCall};

@@ -343,7 +343,7 @@ fn is_nested(args: &[Value]) -> bool {
     matches!(args.last(), Some(Value::Map(words)) if words.contains_key("__pub_user"))
 }
 
-/// True for the daemon's own request, see `daemon/signatures.rs`.
+/// True for the daemon's own request, see `reactor/service/learner.rs`.
 fn is_own(args: &[Value]) -> bool {
     matches!(args, [Value::Str(fun), Value::Str(of)] if fun == "sys.runner_argspec" && of == "*")
 }

@@ -1,0 +1,21 @@
+//! The buses that the reactor fires events onto are those that the daemon reads.
+
+use std::path::PathBuf;
+
+use crate::ingest::fire::{FireError, Firer};
+use crate::reactor::service::Bus;
+
+impl Bus for Firer {
+    fn disconnected(&self, directory: &str) -> Option<PathBuf> {
+        Firer::disconnected(self, directory)
+    }
+
+    fn fire(&self, directory: &str, tag: &str, data: &[u8]) -> Result<(), String> {
+        let fire = || {
+            let target = self.target(Some(directory)).or_else(|_| self.target(None))?;
+            let framing = self.framing(&target)?;
+            Firer::fire(self, &target, framing, tag, data)
+        };
+        fire().map_err(|error: FireError| error.to_string())
+    }
+}

@@ -1,0 +1,186 @@
+//! The parts of the reactor that follow from Salt's configuration, and the files to watch for changes of it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use crate::config::ReactorConfig;
+use crate::config::salt_master::{Role, SALT_PYTHON, SaltMaster};
+use crate::limits::REACTOR_RUNNERS_MAX;
+use crate::master::MasterAddress;
+use crate::metrics::Metrics;
+use crate::model::{Note, NoteLevel, ReactorSettings, RunnerLimits};
+use crate::reactor::{Account, Helper, HelperOptions, NoSalt, Pipeline, Salt, acting};
+use crate::sls::Value;
+use crate::sls::value::Map;
+
+/// The parts built from Salt's configuration.
+pub(super) struct Built {
+    pub(super) pipeline: Arc<Pipeline>,
+    pub(super) settings: ReactorSettings,
+    /// The master's address; `None` for a minion.
+    pub(super) place: Option<MasterAddress>,
+    pub(super) accepted: Option<PathBuf>,
+    /// See [`super::executor::MasterTarget`].
+    pub(super) unsupported: Option<String>,
+    pub(super) python: Option<PathBuf>,
+    pub(super) sock_dir: PathBuf,
+}
+
+/// A process of Salt's Python, or a stub without Python.
+fn helper(python: Option<&PathBuf>, make: impl FnOnce(&PathBuf) -> HelperOptions) -> Arc<dyn Salt> {
+    match python {
+        Some(python) => Arc::new(Helper::new(make(python))),
+        None => Arc::new(NoSalt),
+    }
+}
+
+/// The state of a file for change detection: modification time and size.
+pub(super) type FileState = Option<(SystemTime, u64)>;
+
+pub(super) fn file_state(path: &Path) -> FileState {
+    let found = std::fs::metadata(path).ok()?;
+    Some((found.modified().ok()?, found.len()))
+}
+
+/// Watched files with their state before they were read, so that later changes trigger a reload.
+pub(super) type Followed = Vec<(PathBuf, FileState)>;
+
+/// Reads the configuration of a master or minion, and all files to watch, valid or not. `known` are those
+/// of the last read.
+pub(super) fn read(role: Role, path: &Path, known: &Followed) -> (SaltMaster, Followed) {
+    let includes = match role {
+        Role::Master => "master.d",
+        Role::Minion => "minion.d",
+    };
+    let mut always = vec![path.to_owned()];
+    always.extend(path.parent().map(|dir| dir.join(includes)));
+    let with_state = |file: &PathBuf| (file.clone(), file_state(file));
+    let others = known.iter().map(|(file, _)| file).filter(|file| !always.contains(file));
+    let mut files: Followed = always.iter().chain(others).map(with_state).collect();
+    loop {
+        let master = SaltMaster::read_as(path, role);
+        let is_new = |file: &&PathBuf| files.iter().all(|(there, _)| there != *file);
+        let new: Followed = master.files.iter().filter(is_new).map(with_state).collect();
+        if new.is_empty() {
+            files.retain(|(file, _)| always.contains(file) || master.files.contains(file));
+            return (master, files);
+        }
+        files.extend(new);
+    }
+}
+
+pub(super) fn build(
+    master: &SaltMaster,
+    path: &Path,
+    key: &str,
+    config: &ReactorConfig,
+    metrics: &Arc<Metrics>,
+) -> Result<Built, String> {
+    let role = master.role;
+    if !path.is_file() {
+        return Err(format!("{key}: there is no file {}", path.display()));
+    }
+    let bad: Vec<&Note> = master.notes.iter().filter(|note| note.level == NoteLevel::Error).collect();
+    if let Some(first) = bad.first() {
+        return Err(format!("{key}: {first}"));
+    }
+    for note in &master.notes {
+        tracing::warn!(file = %path.display(), "{note}");
+    }
+    let python =
+        config.python.clone().or_else(|| Some(PathBuf::from(SALT_PYTHON)).filter(|path| path.is_file()));
+    let options = |python: &PathBuf| {
+        HelperOptions::of_daemon(python, master).bounded(config.helper_memory).counting(metrics.clone())
+    };
+    if python.is_some()
+        && let Some(user) = master.configured_user()
+        && let Err(why) = Account::switch(user, rustix::process::geteuid().as_raw())
+    {
+        tracing::error!(file = %path.display(), "rendering files with Salt's Python will fail: {why}");
+    }
+    let salt = helper(python.as_ref(), options);
+    let pipeline = Pipeline::new(master, salt);
+    if let Some(rules) = &config.rules {
+        pipeline.set_rules(rules);
+    }
+    let rules = pipeline.rules().map_err(|note| note.to_string())?;
+    for note in &rules.notes {
+        tracing::error!(file = %path.display(), "{note}");
+    }
+    tracing::info!(rules = rules.len(), file = %path.display(), "loaded the reactor's rules");
+    let mut settings = config.effective();
+    settings.salts = acting::of_master(master);
+    settings.runners = runner_limits(master);
+    // Salt starts its own reactor regardless of other settings; two reactors would do everything twice.
+    if settings.salts.runs && !settings.shadow {
+        match role {
+            Role::Master => tracing::error!(
+                master = %path.display(),
+                "Salt's own reactor runs on this master, because its configuration has `reactor` (or lists it under `engines`); \
+                saltcellar's only watches. To switch over, add `saltcellar-reactor` to the master's list `engines` and restart the \
+                master; to keep watching, set reactor.shadow: true"
+            ),
+            Role::Minion => tracing::error!(
+                minion = %path.display(),
+                "Salt's own reactor runs in this minion, because its `engines` list it; saltcellar's only watches. To switch over, remove it \
+                there and restart the minion; to keep watching, set reactor.shadow: true"
+            ),
+        }
+        settings.shadow = true;
+    } else if role == Role::Master && !master.sends_reactor_requests() {
+        tracing::info!(
+            master = %path.display(),
+            "`salt-run reactor.list` and similar commands report that no reactor is running, unless the master's list `engines` contains \
+            `saltcellar-reactor`"
+        );
+    }
+    let place = (role == Role::Master).then(|| MasterAddress {
+        host: master.text("interface").unwrap_or("0.0.0.0").to_owned(),
+        port: master.int("ret_port").and_then(|port| u16::try_from(port).ok()).unwrap_or(4506),
+        cachedir: master.cachedir.clone(),
+        user: master.user.clone(),
+    });
+    let unsupported = place.as_ref().and_then(|_| unsupported_transport(master));
+    if let Some(why) = &unsupported {
+        tracing::error!(master = %path.display(), "reactions are not executed: {why}");
+    }
+    let sock_dir = master.sock_dir.clone();
+    let orders = master.option("order_masters").is_some_and(|value| *value != Value::Bool(false));
+    let accepted = (!orders).then(|| master.pki_dir.join("minions"));
+    Ok(Built { pipeline: Arc::new(pipeline), settings, place, accepted, unsupported, python, sock_dir })
+}
+
+/// Why requests to this master are impossible: its request port speaks ZeroMQ with the default `transport` only.
+fn unsupported_transport(master: &SaltMaster) -> Option<String> {
+    let transport = master.text("transport").filter(|transport| *transport != "zeromq")?;
+    Some(format!(
+        "the master's configuration has `transport: {transport}`, and saltcellar can only send requests with `transport: zeromq`"
+    ))
+}
+
+/// The limits of concurrent runners, from the options of Salt's own reactor.
+fn runner_limits(master: &SaltMaster) -> RunnerLimits {
+    let default = RunnerLimits::default();
+    let number = |name: &str| master.int(name).and_then(|number| usize::try_from(number).ok());
+    let threads = number("reactor_worker_threads").and_then(|threads| u32::try_from(threads).ok());
+    RunnerLimits {
+        threads: threads.map_or(default.threads, |threads| threads.clamp(1, REACTOR_RUNNERS_MAX)),
+        // Python's queues are unlimited without a size.
+        waiting: number("reactor_worker_hwm").map_or(default.waiting, |most| (most > 0).then_some(most)),
+    }
+}
+
+pub(super) fn callers(
+    python: Option<&PathBuf>,
+    master: &SaltMaster,
+    metrics: &Arc<Metrics>,
+) -> Arc<dyn Salt> {
+    let options = |python: &PathBuf| HelperOptions::of_daemon(python, master).for_callers();
+    helper(python, |python| options(python).counting(metrics.clone()))
+}
+
+/// The configured user, and the other options that a process running as that user receives.
+pub(super) fn runs_as(master: &SaltMaster) -> Option<Map> {
+    master.configured_user().map(|_| master.given().clone())
+}

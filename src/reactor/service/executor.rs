@@ -1,0 +1,163 @@
+//! Execution of reactions: requests to the master, `caller` functions, and events fired onto the bus.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+
+use super::Bus;
+use super::build::Built;
+use super::learner::Learner;
+use crate::clock::Clock;
+use crate::master::{Answer, Call, Master, MasterError, pack};
+use crate::metrics::Metrics;
+use crate::model::Glob;
+use crate::reactor::run::{CallerError, CallerReturn, Executor};
+use crate::reactor::{Pipeline, Salt, SaltAnswer, SaltError};
+use crate::sls::Value;
+use crate::sls::value::Map;
+use crate::wire::salt_event;
+
+/// Why a minion's reactor rejects reactions other than `caller`.
+const NO_MASTER: &str = "a minion's reactor (reactor.minion) supports `caller` reactions only";
+
+/// Executes reactions.
+pub(super) struct MasterExecutor {
+    /// Replaced when the configuration changes; calls in flight keep the old one. `None` for a minion.
+    pub(super) target: RwLock<Option<MasterTarget>>,
+    /// Runs `caller` reactions, one at a time.
+    pub(super) callers: RwLock<Arc<dyn Salt>>,
+    pub(super) bus: Arc<dyn Bus>,
+    pub(super) learner: Arc<Learner>,
+    /// The socket directory of the bus that is reacted to.
+    pub(super) sock_dir: String,
+    pub(super) clock: Clock,
+    pub(super) metrics: Arc<Metrics>,
+}
+
+/// A master and the relevant parts of its configuration.
+#[derive(Clone)]
+pub(super) struct MasterTarget {
+    pub(super) master: Arc<Master>,
+    /// The directory of accepted keys; `None` if the master also publishes jobs without matching keys.
+    pub(super) accepted: Option<PathBuf>,
+    /// Why requests to it are impossible with its configuration.
+    pub(super) unsupported: Option<String>,
+}
+
+impl MasterExecutor {
+    fn target(&self) -> Option<MasterTarget> {
+        self.target.read().clone()
+    }
+
+    /// Fails if the master's event bus is disconnected. Without a bus the master is not running properly: it cannot publish a job or
+    /// report the start of a runner, and every request would raise an exception at an unknown point.
+    fn has_bus(&self, master: &Master) -> Result<(), MasterError> {
+        self.bus.disconnected(&self.sock_dir).map_or(Ok(()), |bus| {
+            let why = format!("its event bus is not connected ({})", bus.display());
+            Err(MasterError::Unreachable { place: master.place().to_string(), why })
+        })
+    }
+
+    /// Connects a pipeline to the signatures of the master's own runners, which are fetched on demand.
+    pub(super) fn set_learner(self: &Arc<Self>, pipeline: &Pipeline) {
+        let executor = Arc::downgrade(self);
+        let learn = move |salt: &dyn Salt| {
+            let executor = executor.upgrade()?;
+            executor.learner.learn(salt, executor.target().map(|target| target.master).as_deref())
+        };
+        pipeline.set_signatures(self.learner.known(), Box::new(learn));
+    }
+
+    /// Applies a changed configuration. The key is checked for each request anyway.
+    pub(super) fn apply(&self, built: &Built) {
+        let (Some(place), Some(known)) = (&built.place, self.target()) else { return };
+        let master = if known.master.place() == place {
+            known.master
+        } else {
+            tracing::info!(
+                master = %place, user = place.user, before = %known.master.place(),
+                "master address changed, sending reactions to the new one"
+            );
+            Arc::new(Master::new(place.clone(), self.metrics.clone()))
+        };
+        let (accepted, unsupported) = (built.accepted.clone(), built.unsupported.clone());
+        let target = MasterTarget { master, accepted, unsupported };
+        *self.target.write() = Some(target);
+    }
+}
+
+impl Executor for MasterExecutor {
+    fn ask(&self, call: &Call, jid: &str, timeout: std::time::Duration) -> Result<Answer, MasterError> {
+        match self.target() {
+            Some(target) => {
+                self.has_bus(&target.master)?;
+                target.master.ask(call, jid, timeout)
+            }
+            None => Err(MasterError::Refused { place: "no address".to_owned(), why: NO_MASTER.to_owned() }),
+        }
+    }
+
+    fn reach(&self) -> Result<(), MasterError> {
+        let Some(target) = self.target() else { return Ok(()) };
+        self.has_bus(&target.master)?;
+        target.master.reach()
+    }
+
+    fn unsupported(&self, client: &str) -> Option<String> {
+        match self.target() {
+            _ if client == "caller" => None,
+            Some(target) => target.unsupported,
+            None => Some(NO_MASTER.to_owned()),
+        }
+    }
+
+    fn blocked_by(&self) -> Option<String> {
+        self.target()?.unsupported
+    }
+
+    fn no_target(&self, tgt: &Value, tgt_type: &str) -> Option<String> {
+        let accepted = self.target()?.accepted?;
+        let is_there = |name: &str| {
+            // A name with a slash is not a minion id, and could lead out of the directory.
+            !name.contains('/') && accepted.join(name).symlink_metadata().is_ok()
+        };
+        let found = match (tgt_type, tgt) {
+            ("glob", Value::Str(glob)) if glob.contains(['*', '?', '[']) => {
+                let glob = Glob::new(glob);
+                let mut keys = std::fs::read_dir(&accepted).ok()?;
+                keys.any(|key| {
+                    key.is_ok_and(|key| key.file_name().to_str().is_some_and(|id| glob.matches(id)))
+                })
+            }
+            ("glob", Value::Str(name)) => accepted.is_dir().then(|| is_there(name))?,
+            ("list", Value::List(names)) => {
+                accepted.is_dir().then(|| names.iter().filter_map(Value::as_str).any(is_there))?
+            }
+            _ => return None,
+        };
+        (!found).then(|| "no minion with an accepted key matches the target".to_owned())
+    }
+
+    fn caller(&self, fun: &str, args: &[Value], kwargs: &Value) -> Result<CallerReturn, CallerError> {
+        let kwargs: Map = kwargs.as_map().cloned().unwrap_or_default();
+        let salt = self.callers.read().clone();
+        let answer = salt.call(fun, args, &kwargs).map_err(|error| match error {
+            SaltError::Absent(why) => CallerError::NotStarted(why),
+            error @ SaltError::TooLong { .. } => CallerError::Failed(error.to_string()),
+            error @ SaltError::Broken(_) => CallerError::Lost(error.to_string()),
+        })?;
+        let SaltAnswer { result, retcode, .. } = answer;
+        result
+            .map(|value| CallerReturn { value, retcode })
+            .map_err(|(kind, text)| CallerError::Failed(format!("{kind}: {text}")))
+    }
+
+    fn fire(&self, tag: &str, data: &Value) -> Result<(), String> {
+        let stamp = self.clock.now().iso();
+        let data = salt_event::stamped(&pack::packed(data), stamp.trim_end_matches('Z'));
+        self.bus.fire(&self.sock_dir, tag, &data)?;
+        self.metrics.events_fired.add(1);
+        Ok(())
+    }
+}

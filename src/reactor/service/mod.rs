@@ -1,0 +1,256 @@
+//! The reactor of a daemon: built from the configuration of a master or minion, and rebuilt when that changes.
+
+mod build;
+mod executor;
+mod learner;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::thread::{Builder, JoinHandle};
+
+use parking_lot::RwLock;
+
+use self::build::{Built, FileState, Followed, build, callers, file_state, read, runs_as};
+use self::executor::{MasterExecutor, MasterTarget};
+use self::learner::Learner;
+use super::Pipeline;
+use super::run::engine::{Handle, Parts, Reactor};
+use super::run::native::Native;
+use super::run::record::recorder::Clean;
+use crate::clock::Clock;
+use crate::config::salt_master::{Role, same_file};
+use crate::config::{Config, Environment, Origin, ReactorConfig};
+use crate::limits::REACTOR_RELOAD;
+use crate::master::Master;
+use crate::metrics::Metrics;
+use crate::shutdown::Drain;
+use crate::sls::value::Map;
+use crate::store::{Intake, Store, StoreError};
+
+/// The event buses of the daemon, each named by its directory.
+pub trait Bus: Send + Sync {
+    /// The publisher's socket of the bus in `directory`, if that bus is configured and not connected.
+    fn disconnected(&self, directory: &str) -> Option<PathBuf>;
+
+    /// Fires an event onto the bus in `directory`, or onto the only bus; `data` is a msgpack map with `_stamp`.
+    fn fire(&self, directory: &str, tag: &str, data: &[u8]) -> Result<(), String>;
+}
+
+/// Why the reactor cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServiceError {
+    /// Salt's configuration is invalid.
+    #[error("{0}")]
+    Config(String),
+    /// The file `REACTOR` cannot be removed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The log or the file `REACTOR` cannot be read.
+    #[error("start the reactor")]
+    Start(#[source] StoreError),
+    /// The thread that rereads the configuration cannot start.
+    #[error("start the reactor's reloader")]
+    Reloader(#[source] std::io::Error),
+}
+
+/// The running reactor and its reloader thread.
+pub struct ReactorService {
+    reactor: Reactor,
+    reloader: JoinHandle<()>,
+    drain: Drain,
+    again: Arc<AtomicBool>,
+}
+
+/// Warns if the buses are not exactly the one of this master or minion.
+fn check_buses(buses: &[PathBuf], sock_dir: &Path) {
+    match buses {
+        [] => tracing::warn!(
+            wanted = %sock_dir.display(),
+            "no bus is configured (`bus`), the reactor receives no events"
+        ),
+        [one] if same_file(one, sock_dir) => {}
+        _ => tracing::warn!(
+            ?buses, wanted = %sock_dir.display(),
+            "the reactor handles events of all configured buses; Salt's reactor handles only those of its own process"
+        ),
+    }
+}
+
+impl ReactorService {
+    /// Starts the reactor, if configured.
+    pub fn start(
+        config: &Config,
+        store: &Store,
+        intake: &Intake,
+        bus: Arc<dyn Bus>,
+        clean: Clean,
+        clock: &Clock,
+        metrics: &Arc<Metrics>,
+    ) -> Result<Option<Self>, ServiceError> {
+        let Some((role, path, key)) = config.reactor.of_whom() else {
+            // Salt's own reactor acts from now on: a reactor configured later must not handle the events until then.
+            if store.remove_reactor_file()? {
+                tracing::info!("no reactor is configured; one configured later starts with the next event");
+            }
+            return Ok(None);
+        };
+        let path = path.to_owned();
+        let own = match config.origin(key) {
+            Origin::File { path, .. } => Some((path.clone(), file_state(path))),
+            _ => None,
+        };
+        let (master, files) = read(role, &path, &Vec::new());
+        let Built { pipeline, settings, place, accepted, unsupported, python, sock_dir } =
+            build(&master, &path, key, &config.reactor, metrics).map_err(ServiceError::Config)?;
+        let shadow = settings.shadow;
+        if let Some(place) = &place {
+            tracing::info!(master = %place, user = place.user, shadow, "reacting to the master's events");
+        } else {
+            tracing::info!(minion = %path.display(), shadow, "reacting to the minion's events");
+        }
+        check_buses(&config.bus, &sock_dir);
+        let (clock, metrics) = (clock.clone(), metrics.clone());
+        let executor = Arc::new(MasterExecutor {
+            target: RwLock::new(place.map(|place| {
+                let master = Arc::new(Master::new(place, metrics.clone()));
+                MasterTarget { master, accepted, unsupported }
+            })),
+            callers: RwLock::new(callers(python.as_ref(), &master, &metrics)),
+            bus,
+            learner: Arc::new(Learner::new(store.clone())),
+            sock_dir: sock_dir.to_string_lossy().into_owned(),
+            clock: clock.clone(),
+            metrics: metrics.clone(),
+        });
+        executor.set_learner(&pipeline);
+        let rules = Arc::new(Native::new(pipeline.clone()));
+        let parts = Parts {
+            store: store.clone(),
+            intake: intake.clone(),
+            clean,
+            clock,
+            metrics,
+            rules,
+            settings,
+            executor: executor.clone(),
+        };
+        let reactor = Reactor::start(parts).map_err(ServiceError::Start)?;
+        let (drain, again) = (Drain::new(), Arc::new(AtomicBool::new(false)));
+        let reloader = Reloader {
+            handle: reactor.handle(),
+            executor: executor.clone(),
+            config: config.reactor.clone(),
+            own,
+            source: (role, path, key),
+            python,
+            runs_as: runs_as(&master),
+            files,
+            pipeline,
+            drain: drain.clone(),
+            again: again.clone(),
+        };
+        let work = move || reloader.run();
+        let reloader =
+            Builder::new().name("sc-react-conf".to_owned()).spawn(work).map_err(ServiceError::Reloader)?;
+        Ok(Some(Self { reactor, reloader, drain, again }))
+    }
+
+    /// Access to the running reactor.
+    pub fn handle(&self) -> Handle {
+        self.reactor.handle()
+    }
+
+    /// Reloads the configuration, changed or not.
+    pub fn reload(&self) {
+        self.again.store(true, Ordering::Relaxed);
+    }
+
+    /// Stops the reloader, then the reactor.
+    pub fn stop(self) {
+        self.drain.stop();
+        if self.reloader.join().is_err() {
+            tracing::error!(thread = "sc-react-conf", "thread panicked");
+        }
+        self.reactor.stop();
+    }
+}
+
+/// Keeps rules and settings up to date.
+struct Reloader {
+    handle: Handle,
+    executor: Arc<MasterExecutor>,
+    config: ReactorConfig,
+    /// The daemon's own configuration file.
+    own: Option<(PathBuf, FileState)>,
+    source: (Role, PathBuf, &'static str),
+    /// Salt's Python.
+    python: Option<PathBuf>,
+    /// See [`runs_as`].
+    runs_as: Option<Map>,
+    files: Followed,
+    pipeline: Arc<Pipeline>,
+    drain: Drain,
+    again: Arc<AtomicBool>,
+}
+
+impl Reloader {
+    fn run(mut self) {
+        while !self.drain.wait(REACTOR_RELOAD) {
+            let asked = self.again.swap(false, Ordering::Relaxed);
+            let own_changed = self.own.as_ref().is_some_and(|(path, known)| file_state(path) != *known);
+            if asked || own_changed || self.files.iter().any(|(file, known)| file_state(file) != *known) {
+                self.reload();
+            }
+        }
+    }
+
+    /// Reloads everything. An invalid configuration changes nothing.
+    fn reload(&mut self) {
+        let config = self.own_config();
+        let (role, path, key) = &self.source;
+        let metrics = &self.executor.metrics;
+        // Invalid files are watched, too, because the correction will be made there.
+        let (master, files) = read(*role, path, &self.files);
+        self.files = files;
+        match config.and_then(|config| Ok((build(&master, path, key, &config, metrics)?, config))) {
+            Ok((built, config)) => {
+                self.executor.set_learner(&built.pipeline);
+                built.pipeline.take_over(&self.pipeline);
+                self.executor.apply(&built);
+                let runs_as = runs_as(&master);
+                if (&built.python, &runs_as) != (&self.python, &self.runs_as) {
+                    let other = callers(built.python.as_ref(), &master, metrics);
+                    *self.executor.callers.write() = other;
+                    (self.python, self.runs_as) = (built.python, runs_as);
+                }
+                self.config = config;
+                self.pipeline = built.pipeline;
+                let rules = Arc::new(Native::new(self.pipeline.clone()));
+                self.handle.change(rules, built.settings);
+                tracing::info!("reactor configuration reloaded");
+            }
+            Err(error) => {
+                tracing::error!(error, "changed reactor configuration is invalid, keeping the previous one");
+                self.handle.refuse(error);
+            }
+        }
+    }
+
+    /// The reactor's part of the daemon's own configuration file.
+    fn own_config(&mut self) -> Result<ReactorConfig, String> {
+        let Some((path, known)) = &mut self.own else { return Ok(self.config.clone()) };
+        *known = file_state(path);
+        let given = crate::config::CliOverrides {
+            config: Some(path.clone()),
+            ..crate::config::CliOverrides::default()
+        };
+        let config =
+            Config::load(&given, &Environment::of_process()).map_err(|error| error.to_string())?.reactor;
+        let (role, path, key) = &self.source;
+        if config.of_whom() != Some((*role, path, key)) {
+            return Err(format!("{key} names another file; restart the daemon to apply the change"));
+        }
+        Ok(config)
+    }
+}
