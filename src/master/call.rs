@@ -24,11 +24,6 @@ impl Cmd {
             Cmd::Wheel => "wheel",
         }
     }
-
-    /// The service with this name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        [Cmd::Publish, Cmd::Runner, Cmd::Wheel].into_iter().find(|cmd| cmd.name() == name)
-    }
 }
 
 /// A request without the fields that the sender adds: key, user and jid.

@@ -120,11 +120,6 @@ impl MasterError {
     pub fn was_not_done(&self) -> bool {
         !matches!(self, Self::NoAnswer { .. })
     }
-
-    /// Whether a retry can succeed.
-    pub fn may_pass(&self) -> bool {
-        !matches!(self, Self::Refused { .. })
-    }
 }
 
 /// A master.

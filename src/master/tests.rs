@@ -425,7 +425,6 @@ fn peers_that_are_not_masters_fail_in_time_without_a_panic() {
         let peer = fake_peer(1, move |_, stream| play(stream));
         let error = peer.master().ask(&ping(), "1", Duration::from_millis(300)).unwrap_err();
         assert_eq!(error.was_not_done(), unsent, "{what}: {error}");
-        assert!(error.may_pass(), "{what}: {error}");
         peer.end();
     }
 }

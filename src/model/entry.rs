@@ -429,13 +429,6 @@ impl<'a> FrameBatch<'a> {
         });
     }
 
-    /// Sets source and arrival time of all entries.
-    pub fn set_origin(&mut self, source: Source, at: Micros) {
-        for meta in &mut self.entries {
-            (meta.source, meta.at) = (source, at);
-        }
-    }
-
     /// Number of entries.
     pub fn len(&self) -> usize {
         self.entries.len()
@@ -515,13 +508,11 @@ mod tests {
         let mut drafts = FrameBatch::within(&frame);
         drafts.push(&entry, Some(Fingerprints { whole: 1, ..Fingerprints::default() }));
         drafts.push(&elsewhere, None);
-        drafts.set_origin(Source::EventReturn, Micros(9));
         let batch = drafts.detach().into_batch(frame.clone());
         assert_eq!(batch.bytes(), frame.len() + 13);
-        let stamped = |entry| Entry { source: Source::EventReturn, at: Micros(9), ..entry };
         let back: Vec<_> =
             batch.entries().map(|(entry, fingerprints)| (entry, fingerprints.map(|p| p.whole))).collect();
-        assert_eq!(back, [(stamped(entry), Some(1)), (stamped(elsewhere), None)]);
+        assert_eq!(back, [(entry, Some(1)), (elsewhere, None)]);
     }
 
     #[test]

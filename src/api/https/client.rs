@@ -4,7 +4,6 @@
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::time::Duration;
 
 use ring::rand::SystemRandom;
 use ring::signature::{KeyPair as _, RSA_PKCS1_SHA256, RsaKeyPair};
@@ -184,11 +183,6 @@ impl Connection {
     /// The challenge of this connection.
     pub fn challenge(&self) -> &Challenge {
         &self.challenge
-    }
-
-    /// Sets the timeout for reads.
-    pub fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
-        self.stream.sock.set_read_timeout(Some(timeout))
     }
 
     fn read_more(&mut self) -> io::Result<()> {

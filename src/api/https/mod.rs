@@ -22,7 +22,6 @@ mod tls;
 mod write_timeout;
 
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -233,14 +232,5 @@ impl CertificateState {
         } else {
             tracing::warn!(expires = until.iso(), "certificate of the HTTPS source expires soon");
         }
-    }
-}
-
-/// Checks the files of a certificate before a start; returns its expiry.
-pub fn check_certificate(certificate: &Path, key: &Path) -> Result<Option<Micros>, String> {
-    match Files::new(certificate, key).check() {
-        CertificateChange::New(found) => Ok(found.not_after),
-        CertificateChange::Bad(why) => Err(why),
-        CertificateChange::Same => Ok(None),
     }
 }

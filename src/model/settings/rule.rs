@@ -16,11 +16,6 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// Whether it contains every entry.
-    pub fn is_everything(&self) -> bool {
-        self.tag.is_empty() && self.fun.is_empty() && self.minion.is_empty()
-    }
-
     /// Whether it contains an entry. `funs` returns the functions of a job with several.
     pub fn matches<'a>(&self, entry: &Entry<'_>, funs: impl Fn() -> Vec<&'a str>) -> bool {
         let any = |globs: &[Glob], text: &str| globs.iter().any(|glob| glob.matches(text));

@@ -199,11 +199,6 @@ impl Plan {
         self.now().room = bytes;
     }
 
-    /// Sets the sizes that the file system reports.
-    pub fn report_space(&self, space: Space) {
-        self.now().space = Some(space);
-    }
-
     /// Removes all faults except the delay of syncs.
     pub fn heal(&self) {
         let mut now = self.now();
