@@ -71,12 +71,7 @@ impl Executor for StoppedMaster {
     }
 }
 
-pub(in crate::cli::bench) fn run(
-    out: &mut Output,
-    root: &Path,
-    events: u64,
-    check: bool,
-) -> anyhow::Result<()> {
+pub(super) fn run(out: &mut Output, root: &Path, events: u64, check: bool) -> anyhow::Result<()> {
     let dir = root.join("backlog");
     std::fs::create_dir_all(&dir).context("create a directory")?;
     let master = Arc::new(StoppedMaster::default());

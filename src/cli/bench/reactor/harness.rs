@@ -48,7 +48,7 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 const UNANSWERED_MAX: u64 = 20_000;
 
 /// Creates a file with an old modification time, because the reactor does not cache recently changed files.
-pub(in crate::cli::bench) fn old_file(dir: &Path, name: &str, text: &str) -> anyhow::Result<PathBuf> {
+pub(super) fn old_file(dir: &Path, name: &str, text: &str) -> anyhow::Result<PathBuf> {
     let make = || -> std::io::Result<PathBuf> {
         fs::create_dir_all(dir)?;
         let path = dir.join(name);
@@ -61,9 +61,9 @@ pub(in crate::cli::bench) fn old_file(dir: &Path, name: &str, text: &str) -> any
 }
 
 /// The store with its threads, and the reactor.
-pub(in crate::cli::bench) struct Harness {
-    pub(in crate::cli::bench) metrics: Arc<Metrics>,
-    pub(in crate::cli::bench) handle: Handle,
+pub(super) struct Harness {
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) handle: Handle,
     clock: Clock,
     store: Store,
     intake: Intake,
@@ -77,7 +77,7 @@ pub(in crate::cli::bench) struct Harness {
 
 impl Harness {
     /// Starts the store and the reactor. `rules` are tag patterns, all with the same file.
-    pub(in crate::cli::bench) fn start(
+    pub(super) fn start(
         dir: &Path,
         rules: &[&str],
         settings: ReactorSettings,
@@ -142,7 +142,7 @@ impl Harness {
     }
 
     /// Submits events, given by tag and minion, as a bus source does.
-    pub(in crate::cli::bench) fn submit(&mut self, events: &[(String, String)]) -> anyhow::Result<()> {
+    pub(super) fn submit(&mut self, events: &[(String, String)]) -> anyhow::Result<()> {
         let mut batch = Batch::default();
         for (tag, minion) in events {
             let mut w = Writer::new();
@@ -165,14 +165,14 @@ impl Harness {
     }
 
     /// Waits until all events are in the log and read by the reactor.
-    pub(in crate::cli::bench) fn wait_until_read(&self) -> anyhow::Result<()> {
+    pub(super) fn wait_until_read(&self) -> anyhow::Result<()> {
         self.wait("the log to be read", |harness| {
             harness.answered.load(Ordering::Relaxed) == harness.sent && harness.handle.status().behind == 0
         })
     }
 
     /// Waits until all events are handled.
-    pub(in crate::cli::bench) fn wait_until_done(&self) -> anyhow::Result<()> {
+    pub(super) fn wait_until_done(&self) -> anyhow::Result<()> {
         self.wait("the reactions", |harness| {
             let status = harness.handle.status();
             harness.answered.load(Ordering::Relaxed) == harness.sent
@@ -182,11 +182,7 @@ impl Harness {
         Ok(())
     }
 
-    pub(in crate::cli::bench) fn wait(
-        &self,
-        what: &str,
-        is_so: impl Fn(&Self) -> bool,
-    ) -> anyhow::Result<()> {
+    pub(super) fn wait(&self, what: &str, is_so: impl Fn(&Self) -> bool) -> anyhow::Result<()> {
         let until = Instant::now() + TIMEOUT;
         while !is_so(self) {
             if Instant::now() > until {
@@ -198,7 +194,7 @@ impl Harness {
     }
 
     /// Stops the reactor, then the store.
-    pub(in crate::cli::bench) fn stop(self) {
+    pub(super) fn stop(self) {
         self.reactor.stop();
         drop((self.store, self.intake, self.handle));
         for thread in self.threads {
@@ -208,15 +204,15 @@ impl Harness {
 }
 
 /// The request port of a master that accepts every job and records the time of each request.
-pub(in crate::cli::bench) struct FakeMaster {
+pub(super) struct FakeMaster {
     /// Tags, with the arrival time of their request.
-    pub(in crate::cli::bench) requests: Arc<Mutex<Vec<(String, Instant)>>>,
+    pub(super) requests: Arc<Mutex<Vec<(String, Instant)>>>,
     port: u16,
     cachedir: PathBuf,
 }
 
 impl FakeMaster {
-    pub(in crate::cli::bench) fn start(dir: &Path) -> anyhow::Result<Self> {
+    pub(super) fn start(dir: &Path) -> anyhow::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").context("open a request port")?;
         let port = listener.local_addr().context("get the port")?.port();
         fs::write(dir.join(".root_key"), "the key").context("write a key")?;
@@ -236,7 +232,7 @@ impl FakeMaster {
     }
 
     /// A client of this master.
-    pub(in crate::cli::bench) fn client(&self, metrics: &Arc<Metrics>) -> Arc<dyn Executor> {
+    pub(super) fn client(&self, metrics: &Arc<Metrics>) -> Arc<dyn Executor> {
         let place = MasterAddress {
             host: "127.0.0.1".to_owned(),
             port: self.port,
@@ -281,17 +277,17 @@ fn serve_client(mut stream: TcpStream, requests: &Mutex<Vec<(String, Instant)>>)
 }
 
 /// CPU seconds of this process.
-pub(in crate::cli::bench) fn own_cpu_s() -> anyhow::Result<f64> {
+pub(super) fn own_cpu_s() -> anyhow::Result<f64> {
     crate::cli::bench::child::cpu_s(std::process::id())
 }
 
 /// Resident memory of this process in megabytes.
-pub(in crate::cli::bench) fn own_rss_mb() -> anyhow::Result<f64> {
+pub(super) fn own_rss_mb() -> anyhow::Result<f64> {
     memory_mb("VmRSS:")
 }
 
 /// Peak resident memory of this process in megabytes.
-pub(in crate::cli::bench) fn peak_rss_mb() -> anyhow::Result<f64> {
+pub(super) fn peak_rss_mb() -> anyhow::Result<f64> {
     memory_mb("VmHWM:")
 }
 

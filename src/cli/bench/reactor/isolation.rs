@@ -77,7 +77,7 @@ struct IsolationRow {
     ms: [f64; 3],
 }
 
-pub(in crate::cli::bench) fn run(
+pub(super) fn run(
     out: &mut Output,
     root: &Path,
     rate: u32,

@@ -2,11 +2,11 @@
 //!
 //! `tests/lab/bench_reactor_salt.py` measures Salt's own pipeline with the same configurations.
 
-pub(super) mod backlog;
-pub(super) mod harness;
-pub(super) mod isolation;
-pub(super) mod soak;
-pub(super) mod wire;
+mod backlog;
+mod harness;
+mod isolation;
+mod soak;
+mod wire;
 
 use std::fmt::Write as _;
 use std::fs;

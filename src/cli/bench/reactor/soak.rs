@@ -47,7 +47,7 @@ fn rule(pattern: &str, change: impl FnOnce(&mut RuleOptions)) -> Arc<RuleOptions
     Arc::new(options)
 }
 
-pub(in crate::cli::bench) fn run(out: &mut Output, root: &Path, events: u64) -> anyhow::Result<()> {
+pub(super) fn run(out: &mut Output, root: &Path, events: u64) -> anyhow::Result<()> {
     let dir = root.join("soak");
     std::fs::create_dir_all(&dir).context("create a directory")?;
     let settings = ReactorSettings {

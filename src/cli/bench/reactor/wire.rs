@@ -35,12 +35,7 @@ struct WireRow {
     cpu_us: f64,
 }
 
-pub(in crate::cli::bench) fn run(
-    out: &mut Output,
-    root: &Path,
-    rate: u32,
-    time: Duration,
-) -> anyhow::Result<()> {
+pub(super) fn run(out: &mut Output, root: &Path, rate: u32, time: Duration) -> anyhow::Result<()> {
     let rows: Vec<WireRow> =
         ONE_OF.iter().map(|one_of| measure(root, *one_of, rate, time)).collect::<anyhow::Result<_>>()?;
     match out.format {
@@ -143,7 +138,7 @@ fn measure(root: &Path, one_of: usize, rate: u32, time: Duration) -> anyhow::Res
 }
 
 /// The quantile of sorted values, in thousandths.
-pub(in crate::cli::bench) fn quantile(sorted: &[f64], thousandth: usize) -> f64 {
+pub(super) fn quantile(sorted: &[f64], thousandth: usize) -> f64 {
     let index = sorted.len().saturating_sub(1) * thousandth / 1000;
     sorted.get(index).copied().unwrap_or(0.0)
 }
