@@ -13,7 +13,6 @@ use serde_json::{Map, Value as Json, json};
 
 use super::super::format::output::OutputError;
 use super::super::format::progress::{Bar, Unit};
-use super::super::format::when;
 use super::super::import::JSONL_VERSION;
 use super::super::{Global, ask};
 use crate::api::client::{Client, args};

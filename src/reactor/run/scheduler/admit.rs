@@ -10,7 +10,7 @@ use crate::limits::REACTOR_MASTER_RETRY;
 use crate::model::{ReactorSettings, RuleOptions};
 use crate::reactor::run::engine::Shared;
 use crate::reactor::run::worker::Step;
-use crate::reactor::run::{Event, SeqNo, lock, micros};
+use crate::reactor::run::{Event, SeqNo, micros};
 
 impl Shared {
     /// Queues an event: one task per group of its rules.

@@ -14,8 +14,8 @@ use crate::limits::{REACTOR_RUNNER_TIME, REACTOR_RUNNER_TIMEOUT};
 use crate::master::Answer;
 use crate::model::RunnerLimits;
 use crate::reactor::run::engine::Shared;
+use crate::reactor::run::micros;
 use crate::reactor::run::record::CallOutcome;
-use crate::reactor::run::{lock, micros};
 
 /// A running runner.
 #[derive(Debug)]
