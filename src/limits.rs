@@ -113,7 +113,13 @@ pub const BUS_READ_LITTLE: usize = 16 * 1024;
 /// waits for an answer; the first event after silence is read at once.
 pub const BUS_GATHER: Duration = Duration::from_millis(25);
 
-/// The same if a reactor waits for the events.
+/// Bytes and age at which events of a bus are stored while no reader waits for new events. Nothing acknowledges these events, and a
+/// commit costs as much as hundreds of them.
+pub const BUS_BATCH_BYTES: usize = 1024 * 1024;
+/// See [`BUS_BATCH_BYTES`]. A `kill -9` loses at most the events of this time; a gap record marks them.
+pub const BUS_BATCH_TIME: Duration = Duration::from_millis(250);
+
+/// As [`BUS_GATHER`], if a reactor waits for the events.
 pub const BUS_GATHER_TO_REACT: Duration = Duration::from_millis(2);
 
 /// Memory for events of one bus that wait for the store. Beyond it events are lost and counted. While the disk accepts

@@ -131,6 +131,8 @@ impl Daemon {
         let drain = Drain::new();
         let mut watches = Vec::new();
         let mut buses = Vec::new();
+        let reacts = config.reactor.of_whom().is_some();
+        let followed = store.clone();
         let deps = BusDependencies {
             intake: intake.clone(),
             policy: policy.clone(),
@@ -140,7 +142,8 @@ impl Daemon {
             clock: clock.clone(),
             metrics: metrics.clone(),
             drain: drain.clone(),
-            gather: if config.reactor.of_whom().is_some() { BUS_GATHER_TO_REACT } else { BUS_GATHER },
+            gather: if reacts { BUS_GATHER_TO_REACT } else { BUS_GATHER },
+            is_followed: Arc::new(move || reacts || followed.is_followed()),
         };
         let (keys, stops) = (master_keys.clone(), drain.clone());
         let follow_keys = move || keys.follow(&stops);

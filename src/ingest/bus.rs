@@ -21,8 +21,8 @@ use super::gap::{Cause, Gap};
 use super::spill::{BusDependencies, Seen, Shared, SpillDrainer, SpillWriter, Waiting, dir_of};
 use crate::clock::Micros;
 use crate::limits::{
-    BUS_READ_BYTES, BUS_READ_LITTLE, BUS_RECONNECT_MAX, BUS_RECONNECT_MIN, BUS_SETTLED, ENTRY_BYTES_MAX,
-    STOP_CHECK,
+    BUS_BATCH_BYTES, BUS_BATCH_TIME, BUS_GATHER, BUS_READ_BYTES, BUS_READ_LITTLE, BUS_RECONNECT_MAX,
+    BUS_RECONNECT_MIN, BUS_SETTLED, ENTRY_BYTES_MAX, STOP_CHECK,
 };
 use crate::model::{Batch, Source};
 use crate::wire::frame::{self, FrameError, Framing, Splitter};
@@ -67,8 +67,17 @@ pub struct Bus {
     deps: BusDependencies,
     watch: BusMonitor,
     spill_writer: SpillWriter,
+    gathered: Option<Gathered>,
     /// Start and cause of an interruption that is not recorded yet.
     broken: Option<(Option<Micros>, Cause)>,
+}
+
+/// Events that are not handed over yet.
+struct Gathered {
+    batch: Batch,
+    /// The time of the first read.
+    at: Micros,
+    since: Instant,
 }
 
 /// Why a connection ended.
@@ -113,7 +122,7 @@ impl Bus {
             SpillWriter::new(&path, deps.intake.clone(), deps.clock.clone(), deps.metrics.clone());
         let status = BusStatus { path, ..BusStatus::default() };
         let watch = BusMonitor(Arc::new(Mutex::new(status)), spill_writer.shared());
-        Self { number, path: sock_dir.to_owned(), deps, watch, spill_writer, broken: None }
+        Self { number, path: sock_dir.to_owned(), deps, watch, spill_writer, gathered: None, broken: None }
     }
 
     /// Its live status.
@@ -169,6 +178,7 @@ impl Bus {
                     let mut connection =
                         Connection { since: now, began: Instant::now(), settled: false, read_at: now };
                     let end = self.read(stream, &mut connection);
+                    self.hand_over();
                     self.watch.change(|s| (s.connected, s.framing) = (false, None));
                     // Connections that end at once must not be retried at full speed.
                     pause = if connection.settled {
@@ -217,14 +227,16 @@ impl Bus {
 
     /// Reads one connection to its end.
     fn read(&mut self, mut stream: UnixStream, connection: &mut Connection) -> ConnectionEnd {
-        if let Err(error) = stream.set_read_timeout(Some(STOP_CHECK)) {
-            return ConnectionEnd::Closed(error.to_string());
-        }
         // The framing adds a few bytes to the largest entry.
         let mut splitter = Splitter::new(ENTRY_BYTES_MAX + 64);
         let mut buffer = vec![0_u8; BUS_READ_BYTES];
         self.watch.change(|s| s.connected = true);
         while !self.deps.drain.is_stopping() {
+            // Gathered events wait for the next read, or for a reader.
+            let timeout = if self.gathered.is_some() { BUS_GATHER } else { STOP_CHECK };
+            if let Err(error) = stream.set_read_timeout(Some(timeout)) {
+                return ConnectionEnd::Closed(error.to_string());
+            }
             match stream.read(&mut buffer) {
                 Ok(0) => return ConnectionEnd::Closed("closed by Salt".to_owned()),
                 Ok(n) => {
@@ -232,6 +244,7 @@ impl Bus {
                     if let Err(error) = self.take(&mut splitter, n, connection) {
                         return ConnectionEnd::Unreadable(error);
                     }
+                    self.hand_over_when_due();
                     if n < BUS_READ_LITTLE {
                         self.deps.drain.wait(self.deps.gather);
                     }
@@ -242,10 +255,8 @@ impl Bus {
                     if connection.began.elapsed() >= BUS_SETTLED {
                         self.settle(connection);
                     }
-                    if connection.settled {
-                        connection.read_at = self.deps.clock.now();
-                        self.spill_writer.read_until(connection.read_at);
-                    }
+                    self.hand_over_when_due();
+                    self.read_until(connection, self.deps.clock.now());
                 }
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(error) => return ConnectionEnd::Closed(error.to_string()),
@@ -270,7 +281,11 @@ impl Bus {
         connection: &mut Connection,
     ) -> Result<(), FrameError> {
         let at = self.deps.clock.now();
-        let mut batch = Batch::with_room(bytes);
+        let Gathered { batch, .. } = self.gathered.get_or_insert_with(|| Gathered {
+            batch: Batch::with_room(bytes),
+            at,
+            since: Instant::now(),
+        });
         let (mut events, mut frames) = (0, false);
         let policy = self.deps.policy.clone();
         let outcome = loop {
@@ -298,11 +313,34 @@ impl Bus {
             self.deps.metrics.bus_events.add(events);
             self.watch.change(|s| (s.framing, s.events) = (framing, s.events + events));
         }
-        self.spill_writer.push(batch, at);
+        self.read_until(connection, at);
+        outcome
+    }
+
+    /// Hands the gathered events over: at once if a reader waits for new events, else once they are many or old, because every
+    /// commit costs as much as hundreds of events.
+    fn hand_over_when_due(&mut self) {
+        let is_due = self.gathered.as_ref().is_some_and(|gathered| {
+            gathered.batch.bytes() >= BUS_BATCH_BYTES
+                || gathered.since.elapsed() >= BUS_BATCH_TIME
+                || (self.deps.is_followed)()
+        });
+        if is_due {
+            self.hand_over();
+        }
+    }
+
+    fn hand_over(&mut self) {
+        if let Some(Gathered { batch, at, .. }) = self.gathered.take() {
+            self.spill_writer.push(batch, at);
+        }
+    }
+
+    /// Marks the bus as read until `at`.
+    fn read_until(&self, connection: &mut Connection, at: Micros) {
         if connection.settled {
             connection.read_at = at;
-            self.spill_writer.read_until(at);
+            self.spill_writer.read_until(self.gathered.as_ref().map_or(at, |gathered| gathered.at));
         }
-        outcome
     }
 }

@@ -62,6 +62,26 @@ fn recorded_buses_of_three_releases_are_archived_as_they_were() {
     }
 }
 
+/// Events are gathered while no reader waits for them; neither a stop nor a closed bus loses those.
+#[test]
+fn gathered_events_are_stored_at_a_stop_and_at_a_disconnect() {
+    let (framing, frames) = recording("3008.3");
+    let (_dir, bus, mut cellar) = with_bus();
+    let mut to = bus.subscriber();
+    publish(&mut to, &framing, &frames[..5]);
+    wait_for("the source to read", || (cellar.counter("bus_events") == 5).then_some(()));
+    assert!(cellar.terminate());
+    cellar.restart();
+    publish(&mut bus.subscriber(), &framing, &frames[5..10]);
+    let mut found = Vec::new();
+    wait_for("all events", || {
+        found = archived(&cellar, 1);
+        found.retain(|(tag, _)| !tag.starts_with("saltcellar/"));
+        (found.len() >= 10).then_some(())
+    });
+    assert_same(&found, &tags_and_data(&frames[..10]));
+}
+
 #[test]
 fn recorded_buses_of_minions_are_archived_as_they_were() {
     for release in ["3006.28.minion", "3008.3.minion"] {

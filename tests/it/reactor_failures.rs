@@ -290,8 +290,10 @@ fn rules_have_no_actor_while_the_disk_is_full() {
     rmpv::encode::write_value(&mut bytes, &frame).unwrap();
     crate::harness::publish(&mut stream, "plain", &[bytes]);
     assert_no_actor(&cellar, "the store accepts no events");
-    let (printed, _) = run(&cellar, &["reactor", "list"]);
-    assert!(printed.contains("1 records not stored yet"), "{printed}");
+    wait_for("a record that is not stored", || {
+        let (printed, _) = run(&cellar, &["reactor", "list"]);
+        printed.contains("1 records not stored yet").then_some(())
+    });
     cellar.plan_disk("");
     wait_for("saltcellar to act again", || (acts(&cellar).0 == ["saltcellar"]).then_some(()));
 }

@@ -257,6 +257,8 @@ pub struct BusDependencies {
     pub drain: Drain,
     /// How long events accumulate after a small read.
     pub gather: std::time::Duration,
+    /// Whether a reader waits for new events.
+    pub is_followed: Arc<dyn Fn() -> bool + Send + Sync>,
 }
 
 /// The writing half of a spill.

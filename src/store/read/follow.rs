@@ -36,10 +36,14 @@ impl DurableNotify {
     pub(in crate::store) fn notify(&self) {
         // A follower registers before it reads the durable position, so one of the two threads sees the other's change.
         std::sync::atomic::fence(Ordering::SeqCst);
-        if self.waiting.load(Ordering::SeqCst) > 0 {
+        if self.has_waiting() {
             drop(self.lock.lock());
             self.advanced.notify_all();
         }
+    }
+
+    fn has_waiting(&self) -> bool {
+        self.waiting.load(Ordering::SeqCst) > 0
     }
 
     fn wait(&self, timeout: Duration, is_there: impl Fn() -> bool) {
@@ -74,6 +78,11 @@ pub struct Followed<'a> {
 }
 
 impl Store {
+    /// Whether a follower waits for new entries.
+    pub fn is_followed(&self) -> bool {
+        self.0.durable_notify.has_waiting()
+    }
+
     /// Waits until the entry `seq` is durable, at most for `timeout`.
     pub fn wait_for(&self, seq: SeqNo, timeout: Duration) {
         self.0.durable_notify.wait(timeout, || self.durable() > seq);
