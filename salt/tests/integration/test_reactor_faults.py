@@ -5,6 +5,7 @@
 The daemon's reports are verified. Each execution of a job and each start of a runner appends a word to a file; published jobs are
 in the master's own job cache; and a listener reads the bus. These are compared with the daemon's archive and its records.
 """
+import bisect
 import collections
 import contextlib
 import datetime
@@ -147,6 +148,9 @@ class Evidence:
         self.noted = collections.Counter()
         for path in notes.values():
             self.noted.update(pathlib.Path(path).read_text().split())
+        #: When the jobs that the minion ran were sent, in seconds.
+        calls = (call for word in self.noted for record in self.records[word] for call in record["calls"])
+        self.ran = sorted(call["sent"] / 1e6 for call in calls if call["client"] == "local")
         #: The jids of the jobs of each word, of the master's job cache and of the bus.
         self.jids = collections.defaultdict(set)
         for path in pathlib.Path(lab.lab["dir"], "master/cache/jobs").glob("*/*/.load.p"):
@@ -160,9 +164,15 @@ class Evidence:
             self.announced[word] += 1
 
     def in_fault(self, micros):
-        """Whether a loss at that moment can be explained by a fault or its consequences."""
+        """Whether a loss at that moment can be explained by a fault or its consequences: nothing has run since the fault, or not for
+        as long as processes take to end. A minion on a busy machine may need minutes to find a master that was frozen and replaced."""
         at = micros / 1e6
-        return any(begin - 1 <= at <= end + AFTERMATH for begin, end, _ in self.started)
+        for begin, end, _ in self.started:
+            first = bisect.bisect_right(self.ran, end)
+            runs_again = self.ran[first] if first < len(self.ran) else at
+            if begin - 1 <= at <= max(end + AFTERMATH, runs_again):
+                return True
+        return False
 
     def violations(self):
         """A list of violations, and counts of permitted losses."""
