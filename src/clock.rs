@@ -31,6 +31,18 @@ impl Micros {
         i64::try_from(at.duration_since(EPOCH).as_micros()).ok().map(Self)
     }
 
+    /// The instant at the end of a span that begins here.
+    #[must_use]
+    pub fn after(self, span: Duration) -> Self {
+        Self(self.0.saturating_add(micros(span)))
+    }
+
+    /// The instant at the beginning of a span that ends here.
+    #[must_use]
+    pub fn before(self, span: Duration) -> Self {
+        Self(self.0.saturating_sub(micros(span)))
+    }
+
     /// The UTC date and time; `None` outside of the years 0 to 9999.
     pub fn utc(self) -> Option<DateTime> {
         let at = EPOCH.checked_add(SignedDuration::from_micros(self.0)).ok();

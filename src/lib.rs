@@ -26,16 +26,19 @@ pub mod clock;
 pub mod limits;
 pub mod metrics;
 pub mod shutdown;
-#[cfg(test)]
-mod testing;
 
 // nouns
 pub mod model;
 
 // edges
-pub mod sls;
 pub mod unix_listener;
 pub mod wire;
+
+// languages
+pub mod sls;
+
+// benchmarks and tests
+pub mod testkit;
 
 // settings
 pub mod config;

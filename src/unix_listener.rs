@@ -248,23 +248,21 @@ pub fn parent_problems(dir: &Path, what: &str, uid: u32) -> io::Result<Vec<Direc
 }
 
 fn check_parent((name, of): (&str, &str), dir: &Directory, uid: u32) -> Vec<DirectoryProblem> {
+    let &Directory { uid: owner, gid, mode } = dir;
     let mut problems = Vec::new();
     let mut report = |fatal, message| problems.push(DirectoryProblem { fatal, message });
     // In a sticky directory only the owners can rename or remove files.
-    let sticky = dir.mode & 0o1000 != 0;
-    if dir.uid != 0 && dir.uid != uid {
-        let owner = dir.uid;
+    let sticky = mode & 0o1000 != 0;
+    if owner != 0 && owner != uid {
         report(false, format!("{name} belongs to uid {owner}, who can replace {of}: `chown root {name}`"));
     }
-    if dir.mode & 0o002 != 0 && !sticky {
-        let mode = dir.mode;
+    if mode & 0o002 != 0 && !sticky {
         report(
             true,
             format!("anyone can write to {name} (mode {mode:04o}) and replace {of}: `chmod o-w {name}`"),
         );
     }
-    if dir.mode & 0o020 != 0 && !sticky {
-        let gid = dir.gid;
+    if mode & 0o020 != 0 && !sticky {
         report(
             false,
             format!("members of group {gid} can write to {name} and replace {of}: `chmod g-w {name}`"),
@@ -293,11 +291,11 @@ fn check_directory(
     socket_mode: u32,
     gid: Option<u32>,
 ) -> Vec<DirectoryProblem> {
+    let &Directory { uid: owner, gid: own_gid, mode } = dir;
     let mut problems = Vec::new();
     let mut report = |fatal, message| problems.push(DirectoryProblem { fatal, message });
-    let sticky = dir.mode & 0o1000 != 0;
-    if dir.uid != 0 && dir.uid != uid {
-        let owner = dir.uid;
+    let sticky = mode & 0o1000 != 0;
+    if owner != 0 && owner != uid {
         report(
             true,
             format!(
@@ -306,8 +304,7 @@ fn check_directory(
             ),
         );
     }
-    if dir.mode & 0o002 != 0 && !sticky {
-        let mode = dir.mode;
+    if mode & 0o002 != 0 && !sticky {
         report(
             true,
             format!(
@@ -315,8 +312,7 @@ fn check_directory(
                 socket: `chmod o-rwx {name}`, or move the socket elsewhere"
             ),
         );
-    } else if dir.mode & 0o001 != 0 && socket_mode & 0o006 == 0 {
-        let mode = dir.mode;
+    } else if mode & 0o001 != 0 && socket_mode & 0o006 == 0 {
         report(
             false,
             format!(
@@ -325,19 +321,18 @@ fn check_directory(
             ),
         );
     }
-    if dir.mode & 0o020 != 0 && !sticky {
-        let gid = dir.gid;
+    if mode & 0o020 != 0 && !sticky {
         report(
             false,
             format!(
-                "members of group {gid} can write to the socket's directory {name} and replace the \
+                "members of group {own_gid} can write to the socket's directory {name} and replace the \
                 socket: `chmod g-w {name}`"
             ),
         );
     }
     if let Some(gid) = gid
-        && dir.mode & 0o001 == 0
-        && (dir.gid != gid || dir.mode & 0o010 == 0)
+        && mode & 0o001 == 0
+        && (own_gid != gid || mode & 0o010 == 0)
     {
         report(
             false,

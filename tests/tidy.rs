@@ -8,9 +8,11 @@ use std::path::{Path, PathBuf};
 /// The layers of `src/` and their modules, from the lowest up. A file imports from lower layers and its own module; modules of
 /// a layer do not import each other. `lib.rs` and `main.rs` may import everything.
 const LAYERS: &[(&str, &[&str])] = &[
-    ("foundation", &["clock", "limits", "metrics", "shutdown", "testing"]),
+    ("foundation", &["clock", "limits", "metrics", "shutdown"]),
     ("nouns", &["model"]),
-    ("edges", &["sls", "unix_listener", "wire"]),
+    ("edges", &["unix_listener", "wire"]),
+    ("languages", &["sls"]),
+    ("benchmarks and tests", &["testkit"]),
     ("settings", &["config"]),
     ("memory", &["master", "store"]),
     ("services", &["ingest", "query", "reactor"]),
@@ -389,8 +391,40 @@ fn lib_rs_and_the_architecture_page_have_the_same_layers() {
 }
 
 #[test]
-fn the_configuration_page_is_generated_from_the_keys() {
-    check_page("docs/CONFIG.md", &saltcellar::config::markdown());
+fn the_configuration_page_is_generated_from_the_comments_of_the_fields() {
+    let page = read("docs/CONFIG.md");
+    let preface = page.split("\n## `").next().unwrap_or_default();
+    let sources: String = files("src/config").iter().map(|file| read(file)).collect();
+    check_page("docs/CONFIG.md", &format!("{preface}{}", keys_of(&sources, "Config", "")));
+}
+
+/// The documentation of the keys in a struct of the configuration: the comments of its fields, and those of its sections' fields.
+fn keys_of(sources: &str, name: &str, prefix: &str) -> String {
+    let (_, fields) =
+        sources.split_once(&format!("\npub struct {name} {{\n")).unwrap_or_else(|| panic!("{name}"));
+    let (fields, _) = fields.split_once("\n}\n").unwrap();
+    let (mut keys, mut comment, mut renamed) = (String::new(), String::new(), None);
+    for line in fields.lines().map(str::trim) {
+        if let Some(text) = line.strip_prefix("///") {
+            // Lines of a paragraph or of an item are joined.
+            let starts = text.is_empty() || text.starts_with(" - ") || comment.ends_with("\n\n");
+            comment.push_str(if starts { "\n" } else { " " });
+            comment.push_str(text.trim());
+            comment.push_str(if text.is_empty() { "\n" } else { "" });
+        } else if let Some(attribute) = line.strip_prefix("#[serde(rename = \"") {
+            renamed = attribute.split('"').next();
+        } else if let Some((field, kind)) = line.trim_end_matches(',').split_once(": ") {
+            let field = renamed.take().unwrap_or(field.trim_start_matches("pub "));
+            let comment = std::mem::take(&mut comment);
+            if kind.ends_with("Config") {
+                keys += &keys_of(sources, kind, &format!("{field}."));
+            } else if field != "origins" {
+                let comment = comment.trim().replace("\n\n\n", "\n\n");
+                writeln!(keys, "\n## `{prefix}{field}`\n\n{comment}").unwrap();
+            }
+        }
+    }
+    keys
 }
 
 #[test]

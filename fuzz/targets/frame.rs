@@ -3,7 +3,7 @@
 //!
 //! Input: a byte that selects the split, then the stream.
 
-use saltcellar::wire::frame::{FrameError, Framing, Splitter, body, fired};
+use saltcellar::wire::frame::{FrameError, FrameSplitter, Framing, body, fired};
 use saltcellar::wire::salt_event::split;
 
 const FRAME_BYTES_MAX: usize = 4096;
@@ -19,7 +19,7 @@ pub(crate) fn frame(data: &[u8]) {
         assert!(found.len() <= FRAME_BYTES_MAX);
         let Some((tag, data)) = body(found).and_then(split) else { continue };
         for framing in [Framing::Plain, Framing::Len32] {
-            let mut splitter = Splitter::new(FRAME_BYTES_MAX * 2);
+            let mut splitter = FrameSplitter::new(FRAME_BYTES_MAX * 2);
             splitter.feed(&fired(framing, tag, data));
             let again = splitter.next_frame().expect("what is fired is a frame").map(<[u8]>::to_vec);
             assert_eq!(again.as_deref().and_then(body).and_then(split), Some((tag, data)));
@@ -29,7 +29,7 @@ pub(crate) fn frame(data: &[u8]) {
 }
 
 fn cut(stream: &[u8], step: usize) -> (Vec<Vec<u8>>, Option<FrameError>) {
-    let mut splitter = Splitter::new(FRAME_BYTES_MAX);
+    let mut splitter = FrameSplitter::new(FRAME_BYTES_MAX);
     let mut frames = Vec::new();
     for piece in stream.chunks(step) {
         splitter.feed(piece);

@@ -9,7 +9,7 @@ use saltcellar::store::log::block::BlockView;
 use saltcellar::store::log::builder::{BlockBuilder, Packer};
 use saltcellar::wire::msgpack::Reader;
 use saltcellar::wire::salt_codec::{check_whole, repaired, repaired_for_salt};
-use saltcellar::wire::salt_event::{Form, read_event, split, stamp_of, stamped};
+use saltcellar::wire::salt_event::{DataForm, read_event, split, stamp_of, stamped};
 
 pub(crate) fn salt_event(body: &[u8]) {
     let Some((tag, data)) = split(body) else { return };
@@ -19,7 +19,7 @@ pub(crate) fn salt_event(body: &[u8]) {
     assert_eq!((entry.tag, entry.body), (tag, data));
     let mut reader = Reader::new(data);
     let is_one = reader.value().is_ok() && reader.rest().is_empty();
-    let readable = !matches!(event.form, Form::Unreadable(_));
+    let readable = !matches!(event.form, DataForm::Unreadable(_));
     assert_eq!(check_whole(data).is_ok(), readable);
     assert!(is_one || !readable);
     match repaired_for_salt(data) {
@@ -30,7 +30,7 @@ pub(crate) fn salt_event(body: &[u8]) {
         Err(_) => assert!(!is_one),
     }
     assert_eq!(repaired(data).is_ok(), is_one);
-    if event.form == Form::Map && event.stamp.is_none() {
+    if event.form == DataForm::Map && event.stamp.is_none() {
         assert_eq!(stamp_of(&stamped(data, "2026-11-21T00:00:00")), Some("2026-11-21T00:00:00"));
     }
 

@@ -14,9 +14,9 @@ use saltcellar::model::{Batch, Kind};
 use saltcellar::store::vfs::Disk;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Bytes of the file before its records, and of a record before its payload, in earlier releases and now.
-const ONE: (usize, usize) = (8, 16);
-const TWO: (usize, usize) = (40, 24);
+/// Bytes of the file before its records, and of a record before its payload.
+const FILE_HEADER: usize = 40;
+const RECORD_HEADER: usize = 24;
 
 /// The compared parts of an entry; the source is excluded, because a restart changes its certainty.
 type Row = (Kind, Micros, i64, u8, [Vec<u8>; 5]);
@@ -78,24 +78,16 @@ fn drained(queue: &mut DiskQueue, place: &Path) -> (Vec<Row>, Vec<(Batch, u64)>)
 
 /// Gives each complete record valid checksums.
 fn mend_checksums(file: &mut [u8]) {
-    let key = (!file.starts_with(b"SCSPILL1")).then(|| file.get(16..24)).flatten();
-    let key = key.and_then(|key| key.first_chunk()).map(|key| u64::from_le_bytes(*key));
-    let (mut at, header) = if key.is_some() { TWO } else { ONE };
+    let Some(key) = file.get(16..).and_then(|key| key.first_chunk()).map(|key| u64::from_le_bytes(*key)) else { return };
+    let mut at = FILE_HEADER;
     while let Some(rest) = file.get_mut(at..) {
         let Some(len) = rest.first_chunk().map(|len| u32::from_le_bytes(*len) as usize) else { return };
-        let Some(record) = rest.get_mut(..header.saturating_add(len)) else { return };
-        let sum = match key {
-            None => crc32fast::hash(record.get(8..).unwrap_or_default()),
-            Some(key) => {
-                let (head, payload) = record.split_at_mut(header);
-                head[16..24].copy_from_slice(&xxh3_64_with_seed(payload, key).to_le_bytes());
-                let checked = [&(at as u64).to_le_bytes()[..], &head[..4], &head[8..24]].concat();
-                u32::try_from(xxh3_64_with_seed(&checked, key) & 0xffff_ffff).unwrap_or_default()
-            }
-        };
-        if let Some(place) = record.get_mut(4..8) {
-            place.copy_from_slice(&sum.to_le_bytes());
-        }
-        at += header + len;
+        let Some(record) = rest.get_mut(..RECORD_HEADER.saturating_add(len)) else { return };
+        let (head, payload) = record.split_at_mut(RECORD_HEADER);
+        head[16..24].copy_from_slice(&xxh3_64_with_seed(payload, key).to_le_bytes());
+        let checked = [&(at as u64).to_le_bytes()[..], &head[..4], &head[8..24]].concat();
+        let sum = u32::try_from(xxh3_64_with_seed(&checked, key) & 0xffff_ffff).unwrap_or_default();
+        head[4..8].copy_from_slice(&sum.to_le_bytes());
+        at += RECORD_HEADER + len;
     }
 }

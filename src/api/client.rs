@@ -13,7 +13,6 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use super::trust;
 use crate::limits;
 use crate::wire::call;
-use crate::wire::msgpack::Writer;
 
 /// Why a call has no answer.
 #[derive(Debug, thiserror::Error)]
@@ -80,16 +79,14 @@ impl Client {
 
     /// Makes a call and waits for the answer. `args` is a map with str keys, see [`args`].
     pub fn call(&mut self, name: &str, args: Value) -> Result<Value, ClientError> {
-        let id = self.id_next;
-        self.id_next += 1;
-        let request = Value::Array(vec![Value::from(id), Value::from(name), args]);
-        let deadline = Instant::now() + self.timeout;
-        let sent = self.send(id, &request).map_err(|error| self.broken(error));
-        match (self.receive(deadline), sent) {
-            (Ok(answer), _) => read_answer(answer, id),
-            // A daemon that rejects early may close before it has read the whole request.
-            (Err(_), Err(error)) | (Err(error), Ok(())) => Err(error),
-        }
+        let id = self.post(name, &packed(args)?)?;
+        read_answer(self.receive()?, id)
+    }
+
+    /// Makes a call and returns the raw frame of its answer, for measurements.
+    pub fn call_raw(&mut self, name: &str, args: Value) -> Result<Vec<u8>, ClientError> {
+        self.post(name, &packed(args)?)?;
+        self.receive_frame()
     }
 
     /// Sends a call without waiting; [`Client::next_answer`] returns its answer with the id returned here.
@@ -97,27 +94,20 @@ impl Client {
     pub fn post(&mut self, name: &str, args: &[u8]) -> Result<u64, ClientError> {
         let id = self.id_next;
         self.id_next += 1;
-        let mut request = Writer::new();
-        request.array(3).uint(id).str(name).raw(args);
-        let request = request.into_bytes();
-        let sent = self.send_frame(id, |frame| {
-            frame.extend_from_slice(&request);
-            Ok(())
-        });
-        match sent {
-            Ok(()) => Ok(id),
-            Err(error) => {
-                // The daemon may have sent a reason before closing.
-                let deadline = Instant::now() + self.timeout;
-                let reason = self.receive(deadline).and_then(|answer| read_answer(answer, id));
-                Err(reason.err().unwrap_or_else(|| self.broken(error)))
-            }
-        }
+        let mut frame = if id == 1 { call::preamble().to_vec() } else { Vec::new() };
+        frame.extend_from_slice(&call::request_frame(id, name, args));
+        let Err(error) = self.stream.write_all(&frame) else { return Ok(id) };
+        // A daemon that rejects early may have sent a reason before closing.
+        let reason = self.receive().and_then(|answer| read_answer(answer, id));
+        Err(match reason {
+            Err(reason @ ClientError::Refused { .. }) => reason,
+            _ => self.broken(error),
+        })
     }
 
     /// Waits for the next answer to a posted call, and returns it with the call's id. Answers arrive in any order.
     pub fn next_answer(&mut self) -> Result<(u64, Result<Value, ClientError>), ClientError> {
-        let answer = self.receive(Instant::now() + self.timeout)?;
+        let answer = self.receive()?;
         let id = answer.as_array().and_then(|parts| parts.first()).and_then(Value::as_u64);
         // An answer without id is about the connection: no other answers follow.
         let Some(id) = id else {
@@ -129,41 +119,8 @@ impl Client {
         Ok((id, read_answer(answer, id)))
     }
 
-    fn send(&mut self, id: u64, request: &Value) -> io::Result<()> {
-        self.send_frame(id, |frame| {
-            rmpv::encode::write_value(frame, request)
-                .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error.to_string()))
-        })
-    }
-
-    fn send_frame(&mut self, id: u64, write: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) -> io::Result<()> {
-        let mut frame = Vec::with_capacity(256);
-        if id == 1 {
-            frame.extend_from_slice(&call::preamble());
-        }
-        let header = frame.len();
-        frame.extend_from_slice(&[0; 4]);
-        write(&mut frame)?;
-        let body = u32::try_from(frame.len() - header - 4)
-            .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "the request is too large"))?;
-        for (place, byte) in frame.iter_mut().skip(header).zip(body.to_be_bytes()) {
-            *place = byte;
-        }
-        self.stream.write_all(&frame)
-    }
-
-    /// Makes a call and returns the raw frame of its answer, for measurements.
-    pub fn call_raw(&mut self, name: &str, args: Value) -> Result<Vec<u8>, ClientError> {
-        let id = self.id_next;
-        self.id_next += 1;
-        let request = Value::Array(vec![Value::from(id), Value::from(name), args]);
-        let deadline = Instant::now() + self.timeout;
-        self.send(id, &request).map_err(|error| self.broken(error))?;
-        self.receive_frame(deadline)
-    }
-
-    fn receive(&mut self, deadline: Instant) -> Result<Value, ClientError> {
-        let frame = self.receive_frame(deadline)?;
+    fn receive(&mut self) -> Result<Value, ClientError> {
+        let frame = self.receive_frame()?;
         let mut rest = frame.as_slice();
         // One more level for the frame around the answer.
         let depth = limits::RMPV_DEPTH_MAX + 2 * (limits::ENVELOPE_DEPTH_MAX + 1);
@@ -176,7 +133,8 @@ impl Client {
         }
     }
 
-    fn receive_frame(&mut self, deadline: Instant) -> Result<Vec<u8>, ClientError> {
+    fn receive_frame(&mut self) -> Result<Vec<u8>, ClientError> {
+        let deadline = Instant::now() + self.timeout;
         let mut header = [0; 4];
         self.fill(&mut header, deadline)?;
         let bytes = u32::from_be_bytes(header) as usize;
@@ -215,7 +173,6 @@ impl Client {
     fn broken(&self, error: io::Error) -> ClientError {
         match error.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => ClientError::TimedOut(self.timeout),
-            io::ErrorKind::InvalidInput => ClientError::Protocol(error.to_string()),
             _ => ClientError::Unreachable { path: self.path.clone(), source: error },
         }
     }
@@ -225,6 +182,13 @@ impl Client {
 pub fn args<const N: usize>(pairs: [(&str, Value); N]) -> Value {
     let set = pairs.into_iter().filter(|(_, value)| !value.is_nil());
     Value::Map(set.map(|(key, value)| (Value::from(key), value)).collect())
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "arguments are made for one call")]
+fn packed(args: Value) -> Result<Vec<u8>, ClientError> {
+    let mut bytes = Vec::new();
+    rmpv::encode::write_value(&mut bytes, &args).map_err(|error| ClientError::Protocol(error.to_string()))?;
+    Ok(bytes)
 }
 
 /// Connects with a timeout: a send timeout also limits the wait for room in the backlog.
@@ -328,7 +292,7 @@ mod tests {
         use std::os::unix::fs::PermissionsExt as _;
         const NOBODY: u32 = 65534;
         if !rustix::process::geteuid().is_root() {
-            return crate::testing::missing("root, to listen as another user");
+            return crate::testkit::missing("root, to listen as another user");
         }
         let dir = tempfile::tempdir().unwrap();
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();

@@ -23,12 +23,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 
 use super::call::{CallHandler, Caller, Ctx, find};
-use super::stream::{Answers, Incoming, Outgoing};
+use super::stream::{AnswerWriter, Incoming, OutgoingAnswer};
+use super::submit::submit;
 use crate::limits::{
     ANSWER_BYTES_WAITING, PEER_CALLS_IN_FLIGHT, PEER_TIMEOUT, PREAMBLE_TIMEOUT, SOCKET_BYTES_IN_FLIGHT,
     SOCKET_PEERS_MAX, TINY_FRAME_BYTES, WIRE_FRAME_BYTES_MAX,
 };
-use crate::model::{Batch, FrameBatch};
+use crate::model::FrameBatch;
 use crate::store::{Done, Intake};
 use crate::unix_listener::Listener;
 use crate::wire::call::{
@@ -42,7 +43,7 @@ const SMALL_FRAME_BYTES: usize = 1024 * 1024;
 const PERMIT_BYTES: usize = 1024;
 
 /// State shared by all connections.
-struct Server {
+struct SocketServer {
     ctx: Arc<Ctx>,
     intake: Intake,
     lanes: Lanes,
@@ -67,7 +68,7 @@ impl Lanes {
 
 /// Serves connections until `stop` turns true, then waits for calls in flight.
 pub async fn serve(source: Listener, ctx: Arc<Ctx>, intake: Intake, stop: watch::Receiver<bool>) {
-    let server = Arc::new(Server {
+    let server = Arc::new(SocketServer {
         ctx,
         intake,
         lanes: Lanes::new(SOCKET_BYTES_IN_FLIGHT, PEER_TIMEOUT),
@@ -97,7 +98,7 @@ pub async fn serve(source: Listener, ctx: Arc<Ctx>, intake: Intake, stop: watch:
 struct CallInFlight {
     _permit: OwnedSemaphorePermit,
     bytes: usize,
-    server: Arc<Server>,
+    server: Arc<SocketServer>,
 }
 
 impl Drop for CallInFlight {
@@ -106,14 +107,18 @@ impl Drop for CallInFlight {
     }
 }
 
-async fn serve_peer(server: &Arc<Server>, stream: UnixStream, stop: watch::Receiver<bool>) -> io::Result<()> {
+async fn serve_peer(
+    server: &Arc<SocketServer>,
+    stream: UnixStream,
+    stop: watch::Receiver<bool>,
+) -> io::Result<()> {
     let caller = Caller { uid: stream.peer_cred().ok().map(|who| who.uid()) };
     let (from, to) = stream.into_split();
     let mut from = Incoming::new(from);
     let peer = Peer {
         server: server.clone(),
         caller,
-        answers: Arc::new(Answers::new(to, PEER_TIMEOUT)),
+        answers: Arc::new(AnswerWriter::new(to, PEER_TIMEOUT)),
         call_permits: Arc::new(Semaphore::new(PEER_CALLS_IN_FLIGHT)),
     };
     let mut writing = pin!(peer.answers.write_out());
@@ -131,9 +136,9 @@ async fn serve_peer(server: &Arc<Server>, stream: UnixStream, stop: watch::Recei
 /// A connection as seen by its calls.
 #[derive(Clone)]
 struct Peer {
-    server: Arc<Server>,
+    server: Arc<SocketServer>,
     caller: Caller,
-    answers: Arc<Answers<CallInFlight>>,
+    answers: Arc<AnswerWriter<CallInFlight>>,
     /// One permit per call, held until its answer is sent.
     call_permits: Arc<Semaphore>,
 }
@@ -215,7 +220,7 @@ impl Peer {
     fn send(&self, frame: Vec<u8>, permit: OwnedSemaphorePermit, bytes: usize) {
         let alone = self.call_permits.available_permits() == PEER_CALLS_IN_FLIGHT - 1;
         let held = CallInFlight { _permit: permit, bytes, server: self.server.clone() };
-        self.answers.send(Outgoing { frame, held }, alone);
+        self.answers.send(OutgoingAnswer { frame, held }, alone);
     }
 }
 
@@ -300,20 +305,17 @@ async fn start_call(
             match result {
                 Err(error) => reply.send(Err(error)),
                 Ok(answer) if entries.is_empty() => reply.send(Ok(answer)),
-                Ok(answer) => submit(server, entries.into_batch(payload), answer, bytes, reply).await,
+                Ok(answer) => {
+                    let done: Done = Box::new(move |stored: Result<(), String>| {
+                        drop(bytes);
+                        reply.send(stored.map(|()| answer).map_err(CallError::Unavailable));
+                    });
+                    submit(&server.intake, entries.into_batch(payload), done).await;
+                }
             }
         }
     }
     Ok(())
-}
-
-/// Passes entries to the appender; the answer is sent once they are durable.
-async fn submit(server: &Server, batch: Batch, answer: Vec<u8>, bytes: OwnedSemaphorePermit, reply: Reply) {
-    let done: Done = Box::new(move |stored: Result<(), String>| {
-        drop(bytes);
-        reply.send(stored.map(|()| answer).map_err(CallError::Unavailable));
-    });
-    super::submit::submit(&server.intake, batch, done).await;
 }
 
 /// The destination of a call's answer.

@@ -84,36 +84,36 @@ impl Incoming {
 }
 
 /// An answer to send, with the resources that it holds until then.
-pub(super) struct Outgoing<H> {
+pub(super) struct OutgoingAnswer<H> {
     pub(super) frame: Vec<u8>,
     pub(super) held: H,
 }
 
 /// The writing half, shared by all threads with an answer for this peer.
-pub(super) struct Answers<H> {
+pub(super) struct AnswerWriter<H> {
     to: OwnedWriteHalf,
     /// Timeout of one write.
     timeout: Duration,
-    queue: Mutex<Queue<H>>,
+    queue: Mutex<AnswerQueue<H>>,
     came: Notify,
 }
 
-struct Queue<H> {
-    waiting: VecDeque<Outgoing<H>>,
+struct AnswerQueue<H> {
+    waiting: VecDeque<OutgoingAnswer<H>>,
     /// The peer's task is writing.
     busy: bool,
     /// No more answers are sent.
     closed: bool,
 }
 
-impl<H> Answers<H> {
+impl<H> AnswerWriter<H> {
     pub(super) fn new(to: OwnedWriteHalf, timeout: Duration) -> Self {
-        let queue = Queue { waiting: VecDeque::new(), busy: false, closed: false };
+        let queue = AnswerQueue { waiting: VecDeque::new(), busy: false, closed: false };
         Self { to, timeout, queue: Mutex::new(queue), came: Notify::new() }
     }
 
     /// Sends an answer without waiting. `at_once` tries to write it directly. Dropped if the peer has disconnected.
-    pub(super) fn send(&self, mut answer: Outgoing<H>, at_once: bool) {
+    pub(super) fn send(&self, mut answer: OutgoingAnswer<H>, at_once: bool) {
         let mut queue = self.queue.lock();
         if queue.closed {
             return;
@@ -225,14 +225,14 @@ mod tests {
     fn answers_keep_their_order_and_a_late_reader_gets_all() {
         let frames: Vec<Vec<u8>> = (0..200_u8).map(|n| vec![n; 1 + usize::from(n) * 50]).collect();
         with_pair(async |mut theirs, _from, to| {
-            let answers = Arc::new(Answers::new(to, Duration::from_secs(30)));
+            let answers = Arc::new(AnswerWriter::new(to, Duration::from_secs(30)));
             let writing = tokio::spawn({
                 let answers = answers.clone();
                 async move { answers.write_out().await }
             });
             let expected = frames.concat();
             for (n, frame) in frames.into_iter().enumerate() {
-                answers.send(Outgoing { frame, held: () }, n % 3 > 0);
+                answers.send(OutgoingAnswer { frame, held: () }, n % 3 > 0);
             }
             let reading = tokio::task::spawn_blocking(move || {
                 std::thread::sleep(Duration::from_millis(20));
@@ -241,9 +241,9 @@ mod tests {
                 assert_eq!(read, expected);
             });
             reading.await.unwrap();
-            answers.send(Outgoing { frame: vec![0], held: () }, false);
+            answers.send(OutgoingAnswer { frame: vec![0], held: () }, false);
             assert!(writing.await.unwrap().is_err(), "the peer has disconnected");
-            answers.send(Outgoing { frame: vec![0], held: () }, true);
+            answers.send(OutgoingAnswer { frame: vec![0], held: () }, true);
             assert!(answers.queue.lock().waiting.is_empty(), "nothing is queued for it");
         });
     }
@@ -251,10 +251,10 @@ mod tests {
     #[test]
     fn a_peer_that_does_not_read_times_out_and_its_answers_are_dropped() {
         with_pair(async |theirs, _from, to| {
-            let answers = Answers::new(to, Duration::from_millis(20));
+            let answers = AnswerWriter::new(to, Duration::from_millis(20));
             let held = Arc::new(());
             for _ in 0..40 {
-                answers.send(Outgoing { frame: vec![0; 100_000], held: held.clone() }, true);
+                answers.send(OutgoingAnswer { frame: vec![0; 100_000], held: held.clone() }, true);
             }
             let end = answers.write_out().await.unwrap_err();
             assert_eq!(end.kind(), ErrorKind::TimedOut);

@@ -48,7 +48,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt as _, chown};
 
     use super::*;
-    use crate::testing::missing;
+    use crate::testkit::missing;
 
     const NOBODY: u32 = 65534;
 

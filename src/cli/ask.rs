@@ -2,13 +2,19 @@
 
 use std::io;
 
+use anyhow::Context as _;
 use rmpv::Value;
-use serde_json::Value as Json;
+use serde::Serialize;
+use serde_json::{Value as Json, json};
 
 use super::Global;
-use crate::api::client::{Client, ClientError, args};
+use super::format::fields::Fields as _;
+use super::format::output::{Form, Format, Output};
+use super::format::when::iso_in;
+use crate::api::client::{Client, ClientError};
 use crate::config::{Environment, Origin, SocketChoice};
-use crate::{limits, wire};
+use crate::limits;
+use crate::wire::json::{plain_value, to_json};
 
 /// The daemon is unreachable.
 #[derive(Debug, thiserror::Error)]
@@ -52,24 +58,38 @@ pub(super) fn connect(global: &Global) -> anyhow::Result<Client> {
     })
 }
 
-/// Makes one call and returns its answer as JSON.
-pub(super) fn call<const N: usize>(
-    client: &mut Client,
+/// Makes one call. `args` is a map; or `()`; null values are left out. The times in the answer become ISO text.
+pub(super) fn call(client: &mut Client, name: &str, args: impl Serialize) -> Result<Json, ClientError> {
+    let mut args = match serde_json::to_value(args).map(plain_value) {
+        Ok(Value::Map(args)) => args,
+        Ok(Value::Nil) => Vec::new(),
+        _ => return Err(ClientError::Protocol(format!("{name}: the arguments are not a map"))),
+    };
+    args.retain(|(_, value)| !value.is_nil());
+    let mut answer = to_json(&client.call(name, Value::Map(args))?);
+    iso_in(&mut answer);
+    Ok(answer)
+}
+
+/// Connects and makes one call, for `operation`.
+pub(super) fn answer(
+    global: &Global,
     name: &str,
-    pairs: [(&str, Value); N],
-) -> Result<Json, ClientError> {
-    Ok(wire::json::to_json(&client.call(name, args(pairs))?))
+    args: impl Serialize,
+    operation: &'static str,
+) -> anyhow::Result<Json> {
+    call(&mut connect(global)?, name, args).context(operation)
 }
 
 /// A list read in pages from the newest row backwards.
 pub(super) struct Pages {
     client: Client,
     list: ListCall,
-    filter: Vec<(&'static str, Value)>,
+    /// The arguments, with `before`: the position of the next page.
+    args: Json,
     wanted: u64,
-    before: Value,
     /// Whether the daemon has rows beyond those read.
-    pub(super) more: bool,
+    more: bool,
     done: bool,
 }
 
@@ -81,78 +101,141 @@ pub(super) struct ListCall {
     pub(super) rows: &'static str,
     /// The field of a row whose value is the argument `before` of the next call.
     pub(super) cursor: &'static str,
+    /// What fails if the call does.
+    pub(super) operation: &'static str,
+}
+
+/// The order of a table. JSON has the newest row first.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Order {
+    NewestFirst,
+    NewestLast,
 }
 
 impl Pages {
-    /// Reads the newest `wanted` rows before `before`.
-    pub(super) fn new(
-        client: Client,
-        list: ListCall,
-        filter: Vec<(&'static str, Value)>,
-        before: Value,
-        wanted: u64,
-    ) -> Self {
-        Self { client, list, filter, wanted, before, more: true, done: false }
+    /// Reads the newest rows that `args` select, at most as many as their `limit`.
+    pub(super) fn new(global: &Global, list: ListCall, args: impl Serialize) -> anyhow::Result<Self> {
+        let args = serde_json::to_value(args)?;
+        let wanted = args.number("limit");
+        Ok(Self { client: connect(global)?, list, args, wanted, more: true, done: false })
     }
 
     /// The next rows, newest first; empty at the end.
-    pub(super) fn next(&mut self) -> Result<Vec<Json>, ClientError> {
+    pub(super) fn next(&mut self) -> anyhow::Result<Vec<Json>> {
         loop {
             // A page without matches is not the end: the daemon limits the rows that one call reads.
-            let rows = self.next_page()?;
+            let rows = self.next_page().context(self.list.operation)?;
             if !rows.is_empty() || self.done || self.wanted == 0 {
                 return Ok(rows);
             }
         }
     }
 
-    /// All wanted rows, oldest first.
-    pub(super) fn oldest_first(&mut self) -> Result<Vec<Json>, ClientError> {
-        let mut rows = Vec::new();
-        loop {
-            let page = self.next()?;
-            if page.is_empty() {
-                rows.reverse();
-                return Ok(rows);
+    /// Prints the list: by `table`, which gets the rows in parts, or as JSON.
+    pub(super) fn print(
+        mut self,
+        form: Form,
+        order: Order,
+        mut table: impl FnMut(&mut Output, &[Json]) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let mut out = Output::new(form);
+        if out.format != Format::Table {
+            self.print_json(&mut out)?;
+        } else if order == Order::NewestFirst {
+            let mut rows = self.next()?;
+            loop {
+                table(&mut out, &rows)?;
+                // The next page may be slow.
+                out.flush()?;
+                rows = self.next()?;
+                if rows.is_empty() {
+                    break;
+                }
             }
-            rows.extend(page);
+        } else {
+            let (mut all, mut rows) = (Vec::new(), self.next()?);
+            while !rows.is_empty() {
+                all.append(&mut rows);
+                rows = self.next()?;
+            }
+            all.reverse();
+            table(&mut out, &all)?;
         }
+        Ok(out.flush()?)
+    }
+
+    /// Prints `{"jobs": [...], "more": bool}` with one row per line, or as `jsonl` the rows only.
+    fn print_json(&mut self, out: &mut Output) -> anyhow::Result<()> {
+        let is_document = out.format == Format::Json;
+        if is_document {
+            out.text(&format!("{{{}: [", json!(self.list.rows)))?;
+        }
+        let mut before = "\n";
+        loop {
+            let rows = self.next()?;
+            for row in &rows {
+                if is_document {
+                    out.text(before)?;
+                    out.json_compact(row)?;
+                } else {
+                    out.json(row)?;
+                }
+                before = ",\n";
+            }
+            out.flush()?;
+            if rows.is_empty() {
+                break;
+            }
+        }
+        if is_document {
+            let end = if before == ",\n" { "\n" } else { "" };
+            out.rendered(&format!("{end}], \"more\": {}}}", self.more))?;
+        }
+        Ok(())
     }
 
     fn next_page(&mut self) -> Result<Vec<Json>, ClientError> {
         if self.done || self.wanted == 0 {
             return Ok(Vec::new());
         }
-        let limit = self.wanted.min(limits::CLI_PAGE_ROWS);
-        let mut pairs: Vec<_> =
-            self.filter.iter().map(|(key, value)| (Value::from(*key), value.clone())).collect();
-        pairs.push((Value::from("limit"), Value::from(limit)));
-        pairs.push((Value::from("before"), self.before.clone()));
-        pairs.retain(|(_, value)| !value.is_nil());
-        let mut answer = wire::json::to_json(&self.client.call(self.list.call, Value::Map(pairs))?);
-
         let invalid = |what: &str| ClientError::Protocol(format!("{}: {what}", self.list.call));
-        let Some(Json::Array(mut rows)) = answer.get_mut(self.list.rows).map(Json::take) else {
+        set(&mut self.args, "limit", self.wanted.min(limits::CLI_PAGE_ROWS).into());
+        let mut answer = call(&mut self.client, self.list.call, &self.args)?;
+        let Some(Json::Array(rows)) = answer.get_mut(self.list.rows).map(Json::take) else {
             return Err(invalid("no list"));
         };
-        self.more = answer.get("more").and_then(Json::as_bool).unwrap_or(false);
+        self.more = answer.is("more");
         self.wanted = self.wanted.saturating_sub(rows.len() as u64);
         self.done = !self.more;
         let next = answer.get("next").filter(|next| !next.is_null());
-        let of_row = || rows.last().map(|last| last.get(self.list.cursor).unwrap_or(&Json::Null));
-        if let Some(cursor) = next.or_else(of_row).filter(|_| self.more) {
-            let before = wire::json::from_json(cursor).map_err(|_| invalid("a row has no cursor"))?;
-            if before.is_nil() || before == self.before {
+        let of_row = || rows.last().map(|last| last.of(self.list.cursor));
+        if let Some(before) = next.or_else(of_row).filter(|_| self.more) {
+            if before.is_null() || before == self.args.of("before") {
                 return Err(invalid("the list does not advance"));
             }
-            self.before = before;
+            set(&mut self.args, "before", before.clone());
         } else {
             // `more` without a cursor would loop forever.
             self.done = true;
         }
-        rows.iter_mut().for_each(super::format::when::iso_in);
         Ok(rows)
     }
+}
+
+/// Sets an argument.
+pub(super) fn set(args: &mut Json, name: &str, value: Json) {
+    if let Some(args) = args.as_object_mut() {
+        args.insert(name.to_owned(), value);
+    }
+}
+
+/// A row of an answer, preceded by the job that it is about.
+pub(super) fn with_jid(jid: &str, row: &Json) -> Json {
+    let mut all = json!({ "jid": jid });
+    if let (Json::Object(all), Json::Object(row)) = (&mut all, row) {
+        all.extend(row.clone());
+    }
+    all
 }
 
 /// Makes a call whose list is answered in pages, and returns one answer that holds all of `rows`.
@@ -160,49 +243,29 @@ pub(super) fn call_paged(
     client: &mut Client,
     name: &str,
     rows: &str,
-    arguments: &[(&str, Value)],
-) -> Result<Value, ClientError> {
+    mut args: Json,
+) -> Result<Json, ClientError> {
     let invalid = |what: &str| ClientError::Protocol(format!("{name}: {what}"));
-    let mut first: Option<Value> = None;
-    let mut after = Value::Nil;
+    let mut all = Json::Null;
     loop {
-        let mut pairs: Vec<_> =
-            arguments.iter().map(|(key, value)| (Value::from(*key), value.clone())).collect();
-        pairs.push((Value::from("after"), after.clone()));
-        pairs.retain(|(_, value)| !value.is_nil());
-        let mut answer = client.call(name, Value::Map(pairs))?;
-        let next = match field(&answer, "more").and_then(Value::as_bool) {
-            Some(true) => Some(field(&answer, "next").cloned().ok_or_else(|| invalid("more without next"))?),
-            _ => None,
-        };
-        match &mut first {
-            None => first = Some(answer),
-            Some(first) => {
-                let more = field_mut(&mut answer, rows).map(|list| std::mem::replace(list, Value::Nil));
-                match (field_mut(first, rows), more) {
-                    (Some(Value::Array(all)), Some(Value::Array(more))) => all.extend(more),
-                    _ => return Err(invalid("no list")),
-                }
+        let mut answer = call(client, name, &args)?;
+        let mut fields = answer.as_object_mut();
+        let [more, next] = ["more", "next"].map(|key| fields.as_mut().and_then(|map| map.shift_remove(key)));
+        if all.is_null() {
+            all = answer;
+        } else {
+            match (all.get_mut(rows), answer.get_mut(rows)) {
+                (Some(Json::Array(all)), Some(Json::Array(more))) => all.append(more),
+                _ => return Err(invalid("no list")),
             }
         }
-        match next {
-            Some(next) if next != after => after = next,
-            Some(_) => return Err(invalid("the list does not advance")),
-            None => break,
+        if more != Some(Json::Bool(true)) {
+            return Ok(all);
         }
+        let next = next.ok_or_else(|| invalid("more without next"))?;
+        if next.is_null() || next == *args.of("after") {
+            return Err(invalid("the list does not advance"));
+        }
+        set(&mut args, "after", next);
     }
-    let mut answer = first.unwrap_or(Value::Nil);
-    if let Value::Map(pairs) = &mut answer {
-        pairs.retain(|(key, _)| !matches!(key.as_str(), Some("more" | "next")));
-    }
-    Ok(answer)
-}
-
-pub(super) fn field<'a>(map: &'a Value, name: &str) -> Option<&'a Value> {
-    map.as_map()?.iter().find(|(key, _)| key.as_str() == Some(name)).map(|(_, value)| value)
-}
-
-fn field_mut<'a>(map: &'a mut Value, name: &str) -> Option<&'a mut Value> {
-    let Value::Map(pairs) = map else { return None };
-    pairs.iter_mut().find(|(key, _)| key.as_str() == Some(name)).map(|(_, value)| value)
 }

@@ -7,13 +7,16 @@ use anyhow::{Context, bail};
 use rmpv::Value;
 use serde_json::Value as Json;
 
-use super::ask::{ListCall, Pages};
-use super::format::nested::{leaf, nested};
-use super::format::output::{Format, Output};
+use super::ask::{ListCall, Order, Pages};
+use super::format::fields::Fields as _;
+use super::format::nested::nested;
+use super::format::output::show;
 use super::format::table::{Column, Table};
 use super::format::when::{TimeRange, short};
 use super::format::yaml;
-use super::{Global, ask, jobs};
+use super::{Global, ask};
+use crate::api::client::args;
+use crate::wire::json::to_json;
 
 /// Verbs under `events`.
 #[derive(clap::Subcommand)]
@@ -53,7 +56,7 @@ Examples:
   saltcellar events send deploy/done --data-file done.yaml --bus /var/run/salt/master";
 
 /// Flags of `events list`.
-#[derive(clap::Args)]
+#[derive(clap::Args, serde::Serialize)]
 #[command(after_long_help = EXAMPLES)]
 pub(super) struct Filter {
     /// Maximum number of events
@@ -61,6 +64,7 @@ pub(super) struct Filter {
     limit: u64,
     /// List all matching events, newest first
     #[arg(long, conflicts_with = "limit")]
+    #[serde(skip)]
     all: bool,
     /// Only tags that match this glob; * crosses slashes, as in Salt
     #[arg(long, value_name = "GLOB")]
@@ -72,12 +76,14 @@ pub(super) struct Filter {
     #[arg(long, value_name = "ID")]
     minion: Option<String>,
     #[command(flatten)]
+    #[serde(flatten)]
     when: TimeRange,
     /// Only events before this sequence number
     #[arg(long, value_name = "SEQ")]
     before: Option<u64>,
     /// Show each event's data in tables
     #[arg(long)]
+    #[serde(skip)]
     data: bool,
 }
 
@@ -92,7 +98,8 @@ Examples:
   saltcellar events list --jid 20261121054728123456 --output json
   saltcellar events list --all --since 2026-11-21 --output jsonl | gzip > events.jsonl.gz";
 
-const LIST_CALL: ListCall = ListCall { call: "events_list", rows: "events", cursor: "seq" };
+const LIST_CALL: ListCall =
+    ListCall { call: "events_list", rows: "events", cursor: "seq", operation: "list events" };
 
 pub(super) fn run(global: &Global, events: Events) -> anyhow::Result<()> {
     match events {
@@ -106,22 +113,17 @@ const DATA_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 fn send(global: &Global, event: Send) -> anyhow::Result<()> {
     let data = data(&event).context("read the event's data").map_err(BadData)?;
-    let mut client = ask::connect(global)?;
     let bus = event.bus.map(std::path::absolute).transpose().context("find the bus")?;
     let pairs = [
         ("tag", Value::from(event.tag.as_str())),
         ("data", data),
         ("bus", bus.map_or(Value::Nil, |bus| Value::from(bus.to_string_lossy().as_ref()))),
     ];
-    let answer = ask::call(&mut client, "event_send", pairs).context("fire the event")?;
-    let mut out = Output::new(global.output);
-    if out.format == Format::Table {
-        let field = |name: &str| answer.get(name).map(leaf).unwrap_or_default();
-        out.line(&format!("fired {} at {}", field("tag"), field("socket")))?;
-    } else {
-        out.json(&answer)?;
-    }
-    Ok(out.flush()?)
+    let answer = ask::connect(global)?.call("event_send", args(pairs)).context("fire the event")?;
+    let answer = to_json(&answer);
+    show(global.output, &answer, |out| {
+        Ok(out.line(&format!("fired {} at {}", answer.leaf("tag"), answer.leaf("socket")))?)
+    })
 }
 
 /// The data of an event is unreadable or not a map.
@@ -157,71 +159,32 @@ fn data(event: &Send) -> anyhow::Result<Value> {
     }
 }
 
-fn list(global: &Global, filter: Filter) -> anyhow::Result<()> {
-    let client = ask::connect(global)?;
-    let text = |value: Option<String>| value.filter(|text| !text.is_empty()).map_or(Value::Nil, Value::from);
-    let mut filter_args =
-        vec![("tag", text(filter.tag)), ("jid", text(filter.jid)), ("minion", text(filter.minion))];
-    filter_args.extend(filter.when.arguments());
-    let wanted = if filter.all { u64::MAX } else { filter.limit };
-    let before = filter.before.map_or(Value::Nil, Value::from);
-    let mut pages = Pages::new(client, LIST_CALL, filter_args, before, wanted);
-    let mut out = Output::new(global.output);
-    let operation = "list events";
-    if out.format != Format::Table {
-        jobs::print_json(&mut out, &mut pages, LIST_CALL.rows).context(operation)?;
-    } else if filter.all {
-        let mut view = View::new(filter.data);
-        loop {
-            let rows = pages.next().context(operation)?;
-            if rows.is_empty() {
-                break;
-            }
-            view.print(&mut out, &rows)?;
-            out.flush()?;
-        }
-    } else {
-        let rows = pages.oldest_first().context(operation)?;
-        View::new(filter.data).print(&mut out, &rows)?;
+fn list(global: &Global, mut filter: Filter) -> anyhow::Result<()> {
+    for text in [&mut filter.tag, &mut filter.jid, &mut filter.minion] {
+        text.take_if(|text| text.is_empty());
     }
-    Ok(out.flush()?)
-}
-
-/// The table of events.
-struct View {
-    table: Table,
-    data: bool,
-}
-
-impl View {
-    fn new(data: bool) -> Self {
-        let columns = [
-            Column::right("SEQ"),
-            Column::left("TIME (UTC)"),
-            Column::middle_truncated("TAG"),
-            Column::truncated("MINION").drop_order(2),
-            Column::truncated("FUN").drop_order(1),
-        ];
-        Self { table: Table::new(columns), data }
+    if filter.all {
+        filter.limit = u64::MAX;
     }
-
-    fn print(&mut self, out: &mut Output, events: &[Json]) -> anyhow::Result<()> {
+    let columns = [
+        Column::right("SEQ"),
+        Column::left("TIME (UTC)"),
+        Column::middle_truncated("TAG"),
+        Column::truncated("MINION").drop_order(2),
+        Column::truncated("FUN").drop_order(1),
+    ];
+    let mut table = Table::new(columns);
+    let order = if filter.all { Order::NewestFirst } else { Order::NewestLast };
+    Pages::new(global, LIST_CALL, &filter)?.print(global.output, order, |out, events| {
         let rows: Vec<_> = events.iter().map(row).collect();
-        let data = |number: usize| {
-            let event = events.get(number).filter(|_| self.data);
-            event.map(|event| nested(event.get("data").unwrap_or(&Json::Null), 4)).unwrap_or_default()
-        };
-        Ok(self.table.print_with(out, &rows, data)?)
-    }
+        let data = |event: &Json| nested(event.of("data"), 4);
+        Ok(table.print_with(out, &rows, |n| {
+            events.get(n).filter(|_| filter.data).map_or_else(String::new, data)
+        })?)
+    })
 }
 
 fn row(event: &Json) -> Vec<String> {
-    let field = |name: &str| event.get(name).map(leaf).unwrap_or_default();
-    vec![
-        field("seq"),
-        event.get("time").map(short).unwrap_or_default(),
-        field("tag"),
-        field("minion"),
-        field("fun"),
-    ]
+    let [seq, tag, minion, fun] = ["seq", "tag", "minion", "fun"].map(|name| event.leaf(name));
+    vec![seq, short(event.of("time")), tag, minion, fun]
 }

@@ -90,7 +90,7 @@ impl Environment {
             return Ok(PathBuf::from(SYSTEM_STATE_DIR));
         }
         self.state_home().ok_or_else(|| {
-            homeless("state_dir", format!("give --state-dir or set {ENV_STATE_DIR} or XDG_STATE_HOME"))
+            homeless("state_dir", &format!("give --state-dir or set {ENV_STATE_DIR} or XDG_STATE_HOME"))
         })
     }
 
@@ -106,7 +106,7 @@ impl Environment {
             None => self.state_home(),
         };
         dir.map(|dir| dir.join("saltcellar.sock")).ok_or_else(|| {
-            homeless("socket", format!("give --socket or set {ENV_SOCKET} or XDG_RUNTIME_DIR"))
+            homeless("socket", &format!("give --socket or set {ENV_SOCKET} or XDG_RUNTIME_DIR"))
         })
     }
 
@@ -121,11 +121,10 @@ fn absolute(text: &str) -> Option<PathBuf> {
     Some(PathBuf::from(text)).filter(|path| path.is_absolute())
 }
 
-fn homeless(key: &str, accepted: String) -> ConfigError {
+fn homeless(key: &str, accepted: &str) -> ConfigError {
     ConfigError {
         origin: Origin::Default,
         key: key.to_owned(),
-        problem: "no default, because HOME is not set".to_owned(),
-        accepted,
+        problem: format!("no default, because HOME is not set; {accepted}"),
     }
 }

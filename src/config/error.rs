@@ -1,7 +1,10 @@
 //! The origin of a setting, and the error for an invalid one.
 
 use std::fmt;
+use std::ops::{Bound, RangeBounds};
 use std::path::PathBuf;
+
+use crate::model::word::Word;
 
 /// The origin of a value, in order of increasing precedence.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,17 +34,15 @@ impl fmt::Display for Origin {
     }
 }
 
-/// An invalid setting: its origin, its key, the problem, and the accepted values.
+/// An invalid setting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct ConfigError {
     /// The origin of the setting.
     pub origin: Origin,
     /// The dotted name of the key; empty where the file as a whole is meant.
     pub key: String,
-    /// The problem.
+    /// The problem and, unless that is self-explanatory, the accepted values.
     pub problem: String,
-    /// The accepted values; empty where the problem is self-explanatory.
-    pub accepted: String,
 }
 
 impl fmt::Display for ConfigError {
@@ -50,10 +51,59 @@ impl fmt::Display for ConfigError {
         if !self.key.is_empty() {
             write!(f, "{}: ", self.key)?;
         }
-        f.write_str(&self.problem)?;
-        if !self.accepted.is_empty() {
-            write!(f, "; {}", self.accepted)?;
+        f.write_str(&self.problem)
+    }
+}
+
+/// A value that its key does not accept.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Invalid {
+    /// The key and the position below it, such as `store.classes[0].name`.
+    pub(super) path: String,
+    /// The problem and the accepted values.
+    pub(super) problem: String,
+}
+
+impl Invalid {
+    pub(super) fn new(path: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self { path: path.into(), problem: problem.into() }
+    }
+}
+
+/// Rejects a value outside of `range`.
+pub(super) fn within<T: Word + PartialOrd>(
+    path: impl Into<String>,
+    value: &T,
+    range: impl RangeBounds<T>,
+) -> Result<(), Invalid> {
+    if range.contains(value) {
+        return Ok(());
+    }
+    let show = |value: &T| value.show().unwrap_or_default();
+    let bound = |bound| match bound {
+        Bound::Included(value) => Some(show(value)),
+        _ => None,
+    };
+    let accepted = match (bound(range.start_bound()), bound(range.end_bound())) {
+        (Some(least), Some(most)) => format!("from {least} to {most}"),
+        (least, _) => format!("from {} on", least.unwrap_or_default()),
+    };
+    Err(Invalid::new(path, format!("{:?} is not accepted; give a value {accepted}", show(value))))
+}
+
+/// Rejects a list that is too long.
+pub(super) fn at_most(path: &str, items: usize, max: usize) -> Result<(), Invalid> {
+    if items <= max { Ok(()) } else { Err(Invalid::new(path, format!("{items} items; give at most {max}"))) }
+}
+
+/// Rejects two items of the list `path` with the same `field`.
+pub(super) fn unique(path: &str, field: &str, values: &[String]) -> Result<(), Invalid> {
+    let twice = |(n, value): &(usize, &String)| values.iter().take(*n).any(|known| known == *value);
+    match values.iter().enumerate().find(twice) {
+        Some((n, value)) => {
+            let problem = format!("the {field} {value:?} appears twice; give each item its own");
+            Err(Invalid::new(format!("{path}[{n}].{field}"), problem))
         }
-        Ok(())
+        None => Ok(()),
     }
 }

@@ -3,45 +3,68 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use serde_json::Value as Json;
+use serde::{Deserialize, Serialize};
 
-use super::keys::{ValueError, refused, text};
-use super::raw::Value;
-
-/// Salt's default for a master's `pki_dir`.
-pub(super) const PKI_DIR: &str = "/etc/salt/pki/master";
+use crate::model::word;
 
 /// The HTTPS source.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct HttpsConfig {
-    /// Address and port; the source is off without one.
+    /// Address of the HTTPS source for minions, for `--return saltcellar` and `ext_job_cache` on other machines. Requires `https.certificate` and
+    /// `https.key`. A minion signs its calls with its own Salt key, and can store only its own returns (docs/WIRE.md). The daemon must terminate TLS
+    /// itself: a signature is valid for this certificate only.
+    ///
+    /// - value: an address and a port, such as "0.0.0.0:4580" or "[::]:4580"
+    /// - default: none: the HTTPS source is off
+    /// - example: `"0.0.0.0:4580"`
+    #[serde(with = "word")]
     pub listen: Option<SocketAddr>,
-    /// The certificate and its intermediates, PEM.
+    /// The certificate of the HTTPS source, followed by its intermediates up to an authority that the minions trust. The daemon reads this file and
+    /// the key again when they change. If either is invalid, the last valid pair stays in use.
+    ///
+    /// - value: an absolute path of a PEM file
+    /// - default: none; required by https.listen
+    /// - example: `/etc/saltcellar/tls/certificate.pem`
+    #[serde(with = "word")]
     pub certificate: Option<PathBuf>,
-    /// Its private key, PEM.
+    /// The private key of that certificate (PKCS #8, PKCS #1 or SEC 1, without a passphrase). Only the daemon's user should be able to read it.
+    ///
+    /// - value: an absolute path of a PEM file
+    /// - default: none; required by https.listen
+    /// - example: `/etc/saltcellar/tls/key.pem`
+    #[serde(with = "word")]
     pub key: Option<PathBuf>,
-    /// The master's `pki_dir`, whose `minions` directory holds the accepted keys.
+    /// The master's `pki_dir`. Signatures are verified with the minion's key in its `minions` directory, which `salt-key` maintains. A key that is
+    /// deleted or rejected there is no longer accepted.
+    ///
+    /// - value: an absolute path of a directory
+    /// - default: `/etc/salt/pki/master`
+    /// - example: `/etc/salt/pki/master`
+    #[serde(with = "word")]
     pub pki_dir: PathBuf,
-    /// Read access of minions.
+    /// What a minion may read through the HTTPS source (for example with `salt-call ret.get_jid saltcellar JID`): nothing, its own returns, or all
+    /// jobs and all returns.
+    ///
+    /// - value: none, own or all
+    /// - default: `none`
+    /// - example: `own`
     pub read: MinionsRead,
 }
 
 impl Default for HttpsConfig {
     fn default() -> Self {
-        Self {
-            listen: None,
-            certificate: None,
-            key: None,
-            pki_dir: PathBuf::from(PKI_DIR),
-            read: MinionsRead::None,
-        }
+        let (listen, certificate, key, read) = Default::default();
+        Self { listen, certificate, key, pki_dir: PathBuf::from("/etc/salt/pki/master"), read }
     }
 }
 
 /// What a minion may read through the HTTPS source.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum MinionsRead {
     /// Nothing.
+    #[default]
     None,
     /// Its own returns.
     Own,
@@ -50,8 +73,6 @@ pub enum MinionsRead {
 }
 
 impl MinionsRead {
-    const ALL: [Self; 3] = [Self::None, Self::Own, Self::All];
-
     /// The name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
@@ -60,17 +81,4 @@ impl MinionsRead {
             Self::All => "all",
         }
     }
-}
-
-pub(super) fn address(value: &Value) -> Result<Option<SocketAddr>, ValueError> {
-    text(value)?.parse().map(Some).or_else(|_| refused(value))
-}
-
-pub(super) fn show_address(address: Option<SocketAddr>) -> Json {
-    address.map_or(Json::Null, |address| Json::from(address.to_string()))
-}
-
-pub(super) fn minions_read(value: &Value) -> Result<MinionsRead, ValueError> {
-    let name = text(value)?;
-    MinionsRead::ALL.into_iter().find(|read| read.name() == name).map_or_else(|| refused(value), Ok)
 }

@@ -1,13 +1,16 @@
 //! Merges flags, environment, file and defaults.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use serde_json::{Map, Value as Json, json};
+
 use super::environment::{ENV_LOG, ENV_SOCKET, ENV_STATE_DIR, SYSTEM_SOCKET};
-use super::keys::{self, ValueError};
-use super::raw::{self, ConfigEntry, ConfigNode, Value};
-use super::{Config, ConfigError, Environment, Origin};
+use super::error::Invalid;
+use super::file::{self, Lines};
+use super::{Config, ConfigError, Environment, Origin, fits_a_socket, render};
 use crate::limits;
 
 /// Settings from the command line.
@@ -58,176 +61,214 @@ pub(super) fn config(given: &CliOverrides, environment: &Environment) -> Result<
         config.state_dir = environment.default_state_dir()?;
     }
     default_socket(&mut config, environment)?;
-    check_https(&config)?;
-    check_reactor(&config)?;
-    Ok(config)
-}
-
-/// Rejects a reactor for both a master and a minion.
-fn check_reactor(config: &Config) -> Result<(), ConfigError> {
-    if config.reactor.master.is_none() || config.reactor.minion.is_none() {
-        return Ok(());
+    match combined(&config) {
+        Ok(()) => Ok(config),
+        Err(Invalid { path: key, problem }) => {
+            Err(ConfigError { origin: config.origin(&key).clone(), key, problem })
+        }
     }
-    Err(ConfigError {
-        origin: config.origin("reactor.minion").clone(),
-        key: "reactor.minion".to_owned(),
-        problem: "reactor.master is also set".to_owned(),
-        accepted: "set only one of them; run a second daemon for the other reactor".to_owned(),
-    })
 }
 
-/// Rejects an HTTPS source without certificate or key.
-fn check_https(config: &Config) -> Result<(), ConfigError> {
+/// Checks what concerns several keys. A client needs only the socket, and does not check it.
+fn combined(config: &Config) -> Result<(), Invalid> {
     let https = &config.https;
     let missing = match (&https.certificate, &https.key) {
-        _ if https.listen.is_none() => return Ok(()),
-        (Some(_), Some(_)) => return Ok(()),
-        (None, Some(_)) => "https.certificate",
-        (Some(_), None) => "https.key",
-        (None, None) => "https.certificate and https.key",
+        (Some(_), Some(_)) => None,
+        (None, Some(_)) => Some("https.certificate"),
+        (Some(_), None) => Some("https.key"),
+        (None, None) => Some("https.certificate and https.key"),
     };
-    Err(ConfigError {
-        origin: config.origin("https.listen").clone(),
-        key: "https.listen".to_owned(),
-        problem: "the HTTPS source needs a certificate and a key".to_owned(),
-        accepted: format!("give {missing} too"),
-    })
+    if let (Some(_), Some(missing)) = (https.listen, missing) {
+        let problem = format!("the HTTPS source needs a certificate and a key; give {missing} too");
+        return Err(Invalid::new("https.listen", problem));
+    }
+    if config.reactor.master.is_some() && config.reactor.minion.is_some() {
+        let problem =
+            "reactor.master is also set; set only one of them; run a second daemon for the other reactor";
+        return Err(Invalid::new("reactor.minion", problem));
+    }
+    Ok(())
 }
 
 /// The explicit settings; paths that depend on the user are empty unless set.
 fn merged(given: &CliOverrides, environment: &Environment) -> Result<Config, ConfigError> {
-    let mut config = Config::for_state_dir("", "");
-    match &given.config {
-        Some(path) => read_file(&mut config, path)?,
-        None => {
-            if let Some(path) = environment.default_config_file() {
-                read_file(&mut config, &path)?;
-            }
-        }
+    let mut settings = Settings::default();
+    if let Some(path) = given.config.clone().or_else(|| environment.default_config_file()) {
+        settings.read_file(&path)?;
     }
+    let buses: Json = given.bus.iter().map(|path| path_json(path)).collect();
     let environment = [
-        ("state_dir", ENV_STATE_DIR, environment.state_dir.as_deref().map(path_value)),
-        ("socket", ENV_SOCKET, environment.socket.as_deref().map(path_value)),
-        ("log.level", ENV_LOG, environment.log_level.clone().map(Value::Text)),
+        ("state_dir", ENV_STATE_DIR, environment.state_dir.as_deref().map(path_json)),
+        ("socket", ENV_SOCKET, environment.socket.as_deref().map(path_json)),
+        ("log.level", ENV_LOG, environment.log_level.clone().map(Json::from)),
     ];
-    for (name, variable, value) in environment {
-        if let Some(value) = value {
-            set(&mut config, name, &value, &Origin::Environment(variable))?;
-        }
-    }
-    let buses =
-        given.bus.iter().map(|path| ConfigNode { line: 0, value: path_value(path) }).collect::<Vec<_>>();
     let flags = [
-        ("state_dir", "--state-dir", given.state_dir.as_deref().map(path_value)),
-        ("socket", "--socket", given.socket.as_deref().map(path_value)),
-        ("bus", "--bus", (!buses.is_empty()).then_some(Value::List(buses))),
-        ("log.level", "--log-level", given.log_level.clone().map(Value::Text)),
+        ("state_dir", "--state-dir", given.state_dir.as_deref().map(path_json)),
+        ("socket", "--socket", given.socket.as_deref().map(path_json)),
+        ("bus", "--bus", (!given.bus.is_empty()).then_some(buses)),
+        ("log.level", "--log-level", given.log_level.clone().map(Json::from)),
     ];
-    for (name, flag, value) in flags {
+    let environment =
+        environment.into_iter().map(|(key, name, value)| (key, Origin::Environment(name), value));
+    let flags = flags.into_iter().map(|(key, name, value)| (key, Origin::Flag(name), value));
+    for (key, origin, value) in environment.chain(flags) {
         if let Some(value) = value {
-            set(&mut config, name, &value, &Origin::Flag(flag))?;
+            settings.set(key, value, origin);
         }
     }
-    Ok(config)
+    settings.config()
 }
 
 fn default_socket(config: &mut Config, environment: &Environment) -> Result<(), ConfigError> {
-    if *config.origin("socket") != Origin::Default {
-        return Ok(());
+    if *config.origin("socket") == Origin::Default {
+        config.socket = environment.default_socket()?;
+        fits_a_socket("socket", &config.socket).map_err(|Invalid { path: key, problem }| ConfigError {
+            origin: Origin::Default,
+            key,
+            problem,
+        })?;
     }
-    let path = environment.default_socket()?;
-    // Set like any other value, to check its length; the origin stays the default.
-    set(config, "socket", &path_value(&path), &Origin::Default)
+    Ok(())
 }
 
 /// Makes a path of the command line or the environment absolute, from the working directory. A path that is not UTF-8
 /// becomes null, which is rejected: the file could not express it either.
-fn path_value(path: &Path) -> Value {
-    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    absolute.to_str().map_or(Value::Null, |path| Value::Text(path.to_owned()))
+fn path_json(path: &Path) -> Json {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).to_str().map_or(Json::Null, Json::from)
 }
 
-fn set(config: &mut Config, name: &str, value: &Value, origin: &Origin) -> Result<(), ConfigError> {
-    let Some(key) = keys::find(name) else {
-        return Err(unknown(origin.clone(), name));
-    };
-    (key.set)(config, value).map_err(|ValueError { line, at, problem, accepted }| {
-        let origin = match (origin, line) {
-            (Origin::File { path, .. }, Some(line)) => Origin::File { path: path.clone(), line },
-            _ => origin.clone(),
+/// Values of file, environment and flags by key, as typed.
+#[derive(Default)]
+struct Settings {
+    values: Map<String, Json>,
+    origins: BTreeMap<String, Origin>,
+    lines: Lines,
+}
+
+impl Settings {
+    fn set(&mut self, key: &str, value: Json, origin: Origin) {
+        self.origins.insert(key.to_owned(), origin);
+        let (section, name) = match key.split_once('.') {
+            Some((section, name)) => {
+                (self.values.entry(section).or_insert_with(|| json!({})).as_object_mut(), name)
+            }
+            None => (Some(&mut self.values), key),
         };
-        let accepted = accepted.unwrap_or_else(|| format!("give {}", key.accepts));
-        ConfigError { origin, key: format!("{name}{at}"), problem, accepted }
-    })?;
-    config.origins.insert(key.name, origin.clone());
-    Ok(())
-}
+        if let Some(section) = section {
+            section.insert(name.to_owned(), value);
+        }
+    }
 
-fn unknown(origin: Origin, name: &str) -> ConfigError {
-    ConfigError {
-        origin,
-        key: name.to_owned(),
-        problem: "unknown key".to_owned(),
-        accepted: format!("the nearest known key is {}", keys::nearest(name)),
+    fn read_file(&mut self, path: &Path) -> Result<(), ConfigError> {
+        let error = |line: usize, key: &str, problem: String| ConfigError {
+            origin: Origin::File { path: path.to_owned(), line },
+            key: key.to_owned(),
+            problem,
+        };
+        let text = read_text(path).map_err(|problem| error(1, "", problem))?;
+        let document = file::parse(&text).map_err(|bad| error(bad.line, "", bad.problem))?;
+        self.lines = document.lines;
+        let entries = match document.value {
+            Json::Null => return Ok(()),
+            Json::Object(entries) => entries,
+            Json::Array(_) => return Err(error(1, "", "a list where keys are expected".to_owned())),
+            other => return Err(error(1, "", format!("{other} where keys are expected"))),
+        };
+        let known = names();
+        let is_section =
+            |name: &str| known.iter().any(|key| key.split_once('.').is_some_and(|(s, _)| s == name));
+        let mut keys = Vec::new();
+        for (name, value) in entries {
+            match value {
+                // A section with all keys commented out.
+                Json::Null if is_section(&name) => {}
+                Json::Object(section) if is_section(&name) => {
+                    keys.extend(section.into_iter().map(|(key, value)| (format!("{name}.{key}"), value)));
+                }
+                other if is_section(&name) => {
+                    let keys: Vec<_> =
+                        known.iter().filter(|key| key.starts_with(&format!("{name}."))).collect();
+                    let keys = keys.into_iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+                    let problem = format!("{other} where keys are expected; give {keys}");
+                    return Err(error(self.lines.of(&name), &name, problem));
+                }
+                value => keys.push((name, value)),
+            }
+        }
+        for (key, value) in keys {
+            let line = self.lines.of(&key);
+            if !known.contains(&key) {
+                let problem = format!("unknown key; the nearest known key is {}", nearest(&key, &known));
+                return Err(error(line, &key, problem));
+            }
+            self.set(&key, value, Origin::File { path: path.to_owned(), line });
+        }
+        Ok(())
+    }
+
+    fn config(self) -> Result<Config, ConfigError> {
+        let values = Json::Object(self.values);
+        let mut config: Config = serde_path_to_error::deserialize(values).map_err(|error| {
+            invalid(
+                &self.origins,
+                &self.lines,
+                error.path().to_string(),
+                describe(&error.inner().to_string()),
+            )
+        })?;
+        config.check().map_err(|bad| invalid(&self.origins, &self.lines, bad.path, bad.problem))?;
+        config.origins = self.origins;
+        Ok(config)
     }
 }
 
-fn read_file(config: &mut Config, path: &Path) -> Result<(), ConfigError> {
-    let at = |line: usize| Origin::File { path: path.to_owned(), line };
-    let bad = |line: usize, problem: String| ConfigError {
-        origin: at(line),
-        key: String::new(),
-        problem,
-        accepted: String::new(),
+/// The error for the value at `path`, with its exact line.
+fn invalid(origins: &BTreeMap<String, Origin>, lines: &Lines, path: String, problem: String) -> ConfigError {
+    let contains = |key: &&String| {
+        path.strip_prefix(*key).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
     };
-    let text = read_text(path).map_err(|problem| bad(1, problem))?;
-    let node = raw::parse(&text).map_err(|error| bad(error.line, error.problem))?;
-    match node.value {
-        Value::Null => Ok(()),
-        Value::Map(entries) => {
-            entries.iter().try_for_each(|entry| apply(config, "", entry, &|line| at(line)))
+    let origin = match origins.keys().find(contains).and_then(|key| origins.get(key)) {
+        Some(Origin::File { path: file, .. }) => Origin::File { path: file.clone(), line: lines.of(&path) },
+        Some(origin) => origin.clone(),
+        None => Origin::Default,
+    };
+    ConfigError { origin, key: path, problem }
+}
+
+/// A message of serde in the words of this module.
+fn describe(message: &str) -> String {
+    match message.strip_prefix("invalid type: ").and_then(|rest| rest.split_once(", expected ")) {
+        Some((found, accepted)) => {
+            let found = match found {
+                "sequence" => "a list",
+                "map" => "a mapping",
+                "null" => "nothing",
+                other => other,
+            };
+            format!("{found} is not accepted; give {}", accepted.replace("a sequence", "a list"))
         }
-        other => Err(bad(node.line, format!("{} where keys are expected", other.noun()))),
+        None => message.to_owned(),
     }
 }
 
-/// Applies one entry, or the entries of a section.
-fn apply(
-    config: &mut Config,
-    prefix: &str,
-    entry: &ConfigEntry,
-    at: &dyn Fn(usize) -> Origin,
-) -> Result<(), ConfigError> {
-    let name = format!("{prefix}{}", entry.name);
-    if keys::find(&name).is_some() {
-        if matches!(config.origin(&name), Origin::File { .. }) {
-            // Once in its section and once by its dotted name; the parser sees two different keys.
-            return Err(ConfigError {
-                origin: at(entry.line),
-                key: name,
-                problem: "duplicate key".to_owned(),
-                accepted: "give it once".to_owned(),
-            });
+/// The dotted names of all keys.
+pub(super) fn names() -> Vec<String> {
+    let config = render::values(&Config::default());
+    let mut names = Vec::new();
+    for (name, value) in config {
+        match value {
+            Json::Object(section) => names.extend(section.keys().map(|key| format!("{name}.{key}"))),
+            _ => names.push(name),
         }
-        return set(config, &name, &entry.node.value, &at(entry.line));
     }
-    if !keys::is_section(&name) {
-        return Err(unknown(at(entry.line), &name));
-    }
-    match &entry.node.value {
-        // A section with all keys commented out.
-        Value::Null => Ok(()),
-        Value::Map(entries) => {
-            let prefix = format!("{name}.");
-            entries.iter().try_for_each(|entry| apply(config, &prefix, entry, at))
-        }
-        other => Err(ConfigError {
-            origin: at(entry.node.line),
-            key: name.clone(),
-            problem: format!("{} where keys are expected", other.noun()),
-            accepted: format!("give {}", keys::under(&name)),
-        }),
-    }
+    names
+}
+
+/// The known key or section with the smallest edit distance to `name`.
+fn nearest<'a>(name: &str, known: &'a [String]) -> &'a str {
+    let sections = known.iter().filter_map(|key| Some(key.split_once('.')?.0));
+    let names = known.iter().map(String::as_str).chain(sections);
+    names.min_by_key(|known| strsim::damerau_levenshtein(known, name)).unwrap_or_default()
 }
 
 fn read_text(path: &Path) -> Result<String, String> {
@@ -337,7 +378,7 @@ mod tests {
         std::fs::create_dir_all(&home).unwrap();
         std::fs::write(home.join("saltcellar.yaml"), "log:\n  level: debug\n").unwrap();
         let config = Config::load(&CliOverrides::default(), &user(dir.path())).unwrap();
-        assert_eq!(config.log.level, "debug");
+        assert_eq!(config.log.level.0, "debug");
 
         let given = CliOverrides { config: Some("/no/such.yaml".into()), ..CliOverrides::default() };
         let error = Config::load(&given, &user(dir.path())).unwrap_err().to_string();
@@ -352,7 +393,7 @@ mod tests {
         );
         assert_eq!(
             problem("bus:\n  - /a\n  - b\n"),
-            "c.yaml:3: bus: \"b\" is not accepted; give a list of absolute paths of directories"
+            "c.yaml:3: bus[1]: \"b\" is not accepted; give an absolute path"
         );
         assert_eq!(
             problem("log: info\n"),
@@ -405,11 +446,18 @@ mod tests {
         for text in ["", "log:\n", "log:\nstore:\n  # nothing\n"] {
             let (dir, given) = with_file(text);
             let around = user(dir.path());
-            assert_eq!(
-                Config::load(&given, &around),
-                Config::load(&CliOverrides::default(), &around),
-                "{text:?}"
-            );
+            let loaded = |given| Config::load(given, &around).unwrap().to_json();
+            assert_eq!(loaded(&given), loaded(&CliOverrides::default()), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn the_nearest_key_is_found() {
+        let known = names();
+        for (given, expected) in
+            [("sate_dir", "state_dir"), ("log.levle", "log.level"), ("logs", "log"), ("sockets", "socket")]
+        {
+            assert_eq!(nearest(given, &known), expected);
         }
     }
 }

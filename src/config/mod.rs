@@ -1,63 +1,107 @@
 //! The configuration: flags, environment and file merged into one validated [`Config`].
 //!
 //! A flag overrides the environment, the environment the file, the file the default. Each value remembers its origin.
-//! [`KEYS`] and `docs/CONFIG.md` list the keys.
+//! A key is a field of [`Config`] or of one of its sections. `docs/CONFIG.md` is generated from the fields' comments.
 //!
 //! # Invariant
 //!
 //! A [`Config`] is valid: paths are absolute, the socket's path fits a socket address, sizes lie within [`crate::limits`].
 //! Loading one reads the configuration file and no other file.
 
-mod classes;
-mod duration;
 mod environment;
 mod error;
+mod file;
 mod https;
-mod keys;
+mod ingest;
 mod load;
 pub mod python_glob;
-mod raw;
 mod reactor;
-mod reactor_keys;
 mod render;
-mod rules;
 pub mod salt_master;
-mod size;
+mod store;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-pub use self::duration::parse as parse_duration;
+use serde::{Deserialize, Serialize};
+use tracing_subscriber::EnvFilter;
+
 pub use self::environment::{Environment, SYSTEM_CONFIG, SYSTEM_SOCKET, SYSTEM_STATE_DIR};
+use self::error::Invalid;
 pub use self::error::{ConfigError, Origin};
 pub use self::https::{HttpsConfig, MinionsRead};
-pub use self::keys::{KEYS, Key};
+pub use self::ingest::IngestConfig;
 pub use self::load::{CliOverrides, SocketChoice};
 pub use self::reactor::ReactorConfig;
-pub use self::render::markdown;
-pub use self::size::parse as parse_size;
+pub use self::store::{Space, StoreConfig};
 use crate::limits;
-use crate::model::{ClassRules, Durability, FilterRule, RedactRule, Right};
+use crate::model::Right;
+use crate::model::word::{self, Word, words};
 
 /// Default spool directories of a packaged master and minion (`saltcellar` in their `cachedir`).
 const SPOOLS: [&str; 2] = ["/var/cache/salt/master/saltcellar", "/var/cache/salt/minion/saltcellar"];
 
 /// The validated configuration of a daemon.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Directory of all the daemon's data.
+    /// The directory of all the daemon's data. One daemon per directory.
+    ///
+    /// - value: an absolute path of a directory
+    /// - default: `/var/lib/saltcellar` for root, else `saltcellar` under `$XDG_STATE_HOME` or `~/.local/state`
+    /// - example: `/var/lib/saltcellar`
+    /// - flag of `serve`: `--state-dir`
+    /// - environment: `SALTCELLAR_STATE_DIR`
+    #[serde(with = "word")]
     pub state_dir: PathBuf,
-    /// The unix socket for the extension and the command line.
+    /// The unix socket for the Salt extension and the command line.
+    ///
+    /// - value: an absolute path of at most 107 bytes
+    /// - default: `/run/saltcellar/saltcellar.sock` for root, else `saltcellar/saltcellar.sock` under `$XDG_RUNTIME_DIR`, `$XDG_STATE_HOME` or
+    ///   `~/.local/state`, the first that is set
+    /// - example: `/run/saltcellar/saltcellar.sock`
+    /// - flag of `serve`: `--socket`
+    /// - environment: `SALTCELLAR_SOCKET`
+    #[serde(with = "word")]
     pub socket: PathBuf,
-    /// Permission bits of the socket.
-    pub socket_mode: u32,
-    /// Group of the socket, by name; none leaves the daemon's own.
+    /// Permissions of the socket. Processes that can write to it have the right `socket_peers`.
+    ///
+    /// - value: file permissions in octal, from "0600" to "0777"
+    /// - default: `"0660"`
+    /// - example: `"0660"`
+    #[serde(with = "word")]
+    pub socket_mode: Mode,
+    /// Group of the socket. Its members can use the command line and the Salt extension. With a group, the daemon's files are readable by the
+    /// daemon's own group (umask 0027), otherwise by its user only (0077).
+    ///
+    /// - value: the name of a group
+    /// - default: none: the daemon's own group
+    /// - example: `salt`
+    #[serde(with = "word")]
     pub socket_group: Option<String>,
-    /// The right of socket peers other than administrators.
+    /// The right of socket peers that are not administrators: `read` jobs and events, or also `write` them. Administrators are root, the daemon's own
+    /// user, and the owner of the event socket in a directory of `bus`, which is the user of that master. Only administrators may delete, hold and
+    /// import jobs, fire events, replay reactions, and set Thorium's register. docs/WIRE.md lists the calls and their rights.
+    ///
+    /// - value: read or write
+    /// - default: `write`
+    /// - example: `read`
     pub socket_peers: Right,
-    /// Salt socket directories whose event bus is read.
+    /// Salt socket directories (`sock_dir`) whose event bus the daemon reads.
+    ///
+    /// - value: a list of absolute paths of directories
+    /// - default: `[]`
+    /// - example: `[/var/run/salt/master]`
+    /// - flag of `serve`: `--bus` (may be repeated)
+    #[serde(with = "word::many")]
     pub bus: Vec<PathBuf>,
-    /// Spool directories of this machine's Salt extension; inspected, never written.
+    /// Directories in which the Salt extension of this machine keeps entries while the daemon is unreachable (its `spool_dir`). `status` and `doctor`
+    /// inspect them; missing ones are ignored.
+    ///
+    /// - value: a list of absolute paths of directories
+    /// - default: [/var/cache/salt/master/saltcellar, /var/cache/salt/minion/saltcellar]
+    /// - example: `[/var/cache/salt/master/saltcellar]`
+    #[serde(with = "word::many")]
     pub spools: Vec<PathBuf>,
     /// The source for minions on other machines.
     pub https: HttpsConfig,
@@ -72,63 +116,71 @@ pub struct Config {
     /// The store.
     pub store: StoreConfig,
     /// The origin of each key; absent for a default.
-    origins: BTreeMap<&'static str, Origin>,
-}
-
-/// Filter, redaction and spill of the sources.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct IngestConfig {
-    /// Rules for dropping entries.
-    pub filter: Vec<FilterRule>,
-    /// Rules for replacing values.
-    pub redact: Vec<RedactRule>,
-    /// Configuration files of the Salt masters whose keys are always redacted.
-    pub masters: Vec<PathBuf>,
-    /// Bytes of the spill of each bus on disk.
-    pub spill_bytes_max: u64,
+    #[serde(skip)]
+    origins: BTreeMap<String, Origin>,
 }
 
 /// The ZeroMQ sockets; each is off unless it has a path.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct ZeromqConfig {
-    /// The socket of the PULL.
-    pub pull: Option<PathBuf>,
-    /// The socket of the PUB.
-    pub publish: Option<PathBuf>,
-    /// Permission bits of both; none means those of the local socket.
-    pub mode: Option<u32>,
-    /// Group of both; none means that of the local socket.
+    /// A ZeroMQ PULL socket for events from any program with a PUSH socket. A message is one frame with tag, two newlines and a msgpack map, as on
+    /// Salt's bus, or two frames with tag and map. While the store has no room, senders wait. Messages are not acknowledged; docs/ZEROMQ.md describes
+    /// what a killed process can lose.
+    ///
+    /// - value: ipc:// and an absolute path of at most 107 bytes
+    /// - default: none: off
+    /// - example: `ipc:///run/saltcellar/events-in.sock`
+    #[serde(with = "word")]
+    pub pull: Option<IpcPath>,
+    /// A ZeroMQ PUB socket with every stored event, in the same form, once it is durable. A SUB socket receives the events whose tag starts with one
+    /// of its subscriptions. Events are dropped and counted for a slow subscriber.
+    ///
+    /// - value: ipc:// and an absolute path of at most 107 bytes
+    /// - default: none: off
+    /// - example: `ipc:///run/saltcellar/events-out.sock`
+    #[serde(rename = "pub", with = "word")]
+    pub publish: Option<IpcPath>,
+    /// Permissions of the ZeroMQ sockets. A process with write access can store events, and read every new event.
+    ///
+    /// - value: file permissions in octal, from "0600" to "0777"
+    /// - default: the value of `socket_mode`
+    /// - example: `"0660"`
+    #[serde(with = "word")]
+    pub mode: Option<Mode>,
+    /// Group of the ZeroMQ sockets.
+    ///
+    /// - value: the name of a group
+    /// - default: the value of `socket_group`
+    /// - example: `salt`
+    #[serde(with = "word")]
     pub group: Option<String>,
 }
 
 /// The daemon's log.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct LogConfig {
-    /// A level or an env-filter directive, validated.
-    pub level: String,
-    /// The format of a line.
+    /// Verbosity of the daemon's log.
+    ///
+    /// - value: off, error, warn, info, debug or trace, or a filter such as "info,saltcellar::store=debug"
+    /// - default: `info`
+    /// - example: `debug`
+    /// - flag of `serve`: `--log-level`
+    /// - environment: `SALTCELLAR_LOG`
+    #[serde(with = "word")]
+    pub level: LogLevel,
+    /// Format of the log: `auto` is text, with colours on a terminal and without times under the journal.
+    ///
+    /// - value: auto, text or json
+    /// - default: `auto`
+    /// - example: `json`
     pub format: LogFormat,
 }
 
-impl Config {
-    /// The umask of the daemon: no access for others, read access for the group if the socket has one.
-    pub fn umask(&self) -> u32 {
-        if self.socket_group.is_some() { 0o027 } else { 0o077 }
-    }
-}
-
-impl Space {
-    /// The bytes, unless automatic.
-    pub fn bytes(self) -> Option<u64> {
-        match self {
-            Self::Auto => None,
-            Self::Bytes(bytes) => Some(bytes),
-        }
-    }
-}
-
 /// The format of a log line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum LogFormat {
     /// Text, suited to the output: a terminal, the journal, a file.
     Auto,
@@ -138,80 +190,80 @@ pub enum LogFormat {
     Json,
 }
 
-impl LogFormat {
-    const ALL: [Self; 3] = [Self::Auto, Self::Text, Self::Json];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Text => "text",
-            Self::Json => "json",
-        }
-    }
-}
-
-/// Settings of the store.
+/// A level or an env-filter directive.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StoreConfig {
-    /// When a call is acknowledged.
-    pub durability: Durability,
-    /// Bytes after which a segment of the log is sealed.
-    pub segment_bytes_max: u64,
-    /// Bytes of the largest accepted entry; at most [`limits::ENTRY_BYTES_MAX`].
-    pub entry_bytes_max: usize,
-    /// Retention classes; `jobs` and `events` are among them.
-    pub classes: Vec<ClassRules>,
-    /// Retention deletes early below this free space.
-    pub free_bytes_low: Space,
-    /// The store accepts no entries below this free space.
-    pub free_bytes_min: Space,
-}
+pub struct LogLevel(pub String);
 
-/// An amount of free space on the state directory's file system.
+/// File permissions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Space {
-    /// A share of the file system, up to a limit (see [`limits::FREE_BYTES_MIN`]).
-    Auto,
-    /// A number of bytes.
-    Bytes(u64),
+pub struct Mode(pub u32);
+
+/// The path of a ZeroMQ socket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IpcPath(pub PathBuf);
+
+words! {
+    LogLevel: "off, error, warn, info, debug or trace, or a filter such as \"info,saltcellar::store=debug\"",
+        |text| {
+            let plain = matches!(text, "off" | "error" | "warn" | "info" | "debug" | "trace");
+            // The filter reads a lone word that is not a level as a module name; here it is a typing error.
+            let filter = text.contains('=') && EnvFilter::builder().parse(text).is_ok();
+            (plain || filter).then(|| Self(text.to_owned()))
+        },
+        |level| level.0.clone();
+    Mode: "file permissions in octal, from \"0600\" to \"0777\"",
+        |text| {
+            let digits = text.strip_prefix("0o").unwrap_or(text);
+            let mode = u32::from_str_radix(digits, 8).ok().filter(|_| digits.len() <= 4)?;
+            ((0o600..=0o777).contains(&mode) && mode & 0o600 == 0o600).then_some(Self(mode))
+        },
+        |mode| format!("{:04o}", mode.0);
+    IpcPath: "ipc:// and an absolute path; other transports have no file permissions, which protect these sockets",
+        |text| PathBuf::parse(text.strip_prefix("ipc://")?).map(Self),
+        |path| format!("ipc://{}", path.0.display());
 }
 
-impl Config {
-    /// The defaults with the given state directory and socket; reads no file and no environment.
-    pub fn for_state_dir(state_dir: impl Into<PathBuf>, socket: impl Into<PathBuf>) -> Self {
+impl Default for Config {
+    fn default() -> Self {
         Self {
-            state_dir: state_dir.into(),
-            socket: socket.into(),
-            socket_mode: 0o660,
+            state_dir: PathBuf::new(),
+            socket: PathBuf::new(),
+            socket_mode: Mode(0o660),
             socket_group: None,
             socket_peers: Right::Write,
             bus: Vec::new(),
             spools: SPOOLS.map(PathBuf::from).to_vec(),
             https: HttpsConfig::default(),
-            ingest: IngestConfig {
-                filter: Vec::new(),
-                redact: Vec::new(),
-                masters: vec![PathBuf::from(salt_master::SALT_MASTER_FILE)],
-                spill_bytes_max: size::GIB,
-            },
+            ingest: IngestConfig::default(),
             reactor: ReactorConfig::default(),
             zeromq: ZeromqConfig::default(),
-            log: LogConfig { level: "info".to_owned(), format: LogFormat::Auto },
-            store: StoreConfig {
-                durability: Durability::Durable,
-                segment_bytes_max: 256 * size::MIB,
-                entry_bytes_max: limits::ENTRY_BYTES_MAX,
-                classes: classes::defaults(),
-                free_bytes_low: Space::Auto,
-                free_bytes_min: Space::Auto,
-            },
+            log: LogConfig::default(),
+            store: StoreConfig::default(),
             origins: BTreeMap::new(),
         }
+    }
+}
+
+impl Default for LogConfig {
+    fn default() -> Self {
+        Self { level: LogLevel("info".to_owned()), format: LogFormat::Auto }
+    }
+}
+
+impl Config {
+    /// The defaults with the given state directory and socket; reads no file and no environment.
+    pub fn for_state_dir(state_dir: impl Into<PathBuf>, socket: impl Into<PathBuf>) -> Self {
+        Self { state_dir: state_dir.into(), socket: socket.into(), ..Self::default() }
     }
 
     /// Merges flags, environment and file, in order of decreasing precedence.
     pub fn load(given: &CliOverrides, environment: &Environment) -> Result<Self, ConfigError> {
         load::config(given, environment)
+    }
+
+    /// The umask of the daemon: no access for others, read access for the group if the socket has one.
+    pub fn umask(&self) -> u32 {
+        if self.socket_group.is_some() { 0o027 } else { 0o077 }
     }
 
     /// The origin of the value of key `name`.
@@ -228,13 +280,185 @@ impl Config {
     pub fn to_json(&self) -> serde_json::Value {
         render::json(self)
     }
-}
 
-/// Equality ignores origins.
-impl PartialEq for Config {
-    fn eq(&self, other: &Self) -> bool {
-        KEYS.iter().all(|key| (key.show)(self) == (key.show)(other))
+    /// Checks values against limits and other values of their section, and names rules without a name.
+    fn check(&mut self) -> Result<(), Invalid> {
+        fits_a_socket("socket", &self.socket)?;
+        for (key, path) in [("zeromq.pull", &self.zeromq.pull), ("zeromq.pub", &self.zeromq.publish)] {
+            path.as_ref().map_or(Ok(()), |path| fits_a_socket(key, &path.0))?;
+        }
+        self.ingest.check()?;
+        self.reactor.check()?;
+        self.store.check()
     }
 }
 
-impl Eq for Config {}
+fn fits_a_socket(key: &str, path: &Path) -> Result<(), Invalid> {
+    let (bytes, max) = (path.as_os_str().len(), limits::SOCKET_PATH_BYTES_MAX);
+    if bytes <= max {
+        return Ok(());
+    }
+    let path = path.display();
+    Err(Invalid::new(
+        key,
+        format!(
+            "{path} has {bytes} bytes, too long for a unix socket; give an absolute path of at most {max} bytes"
+        ),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Loads a file with `text`; an error without the directory.
+    pub(super) fn load(text: &str) -> Result<Config, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("c.yaml");
+        std::fs::write(&path, text).unwrap();
+        let given = CliOverrides { config: Some(path), ..CliOverrides::default() };
+        let around = Environment { home: Some("/home/u".into()), ..Environment::default() };
+        let prefix = format!("{}/", dir.path().display());
+        Config::load(&given, &around).map_err(|error| error.to_string().replace(&prefix, ""))
+    }
+
+    /// Asserts the beginning of the error for each text.
+    pub(super) fn assert_errors(cases: &[(&str, &str)]) {
+        for (text, expected) in cases {
+            let error = load(text).expect_err(text);
+            assert!(error.starts_with(expected), "{text:?}: {error}");
+        }
+    }
+
+    /// Asserts that the rendered configuration is read back equal.
+    pub(super) fn assert_round_trip(text: &str) -> Config {
+        let config = load(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+        let again = load(&config.to_yaml()).unwrap_or_else(|error| panic!("{text}: {error}"));
+        assert_eq!(again.to_json()["config"], config.to_json()["config"], "{text}");
+        config
+    }
+
+    /// The keys of `docs/CONFIG.md`, each with its field `name` such as `example`, without the backquotes of code.
+    fn documented(name: &str) -> Vec<(&'static str, &'static str)> {
+        let page = include_str!("../../docs/CONFIG.md");
+        let sections = page.split("\n## `").skip(1);
+        let field = |section: &'static str| {
+            let (key, rest) = section.split_once('`').unwrap();
+            let line =
+                rest.lines().find_map(|line| line.strip_prefix("- ")?.strip_prefix(name)?.strip_prefix(": "));
+            let text = line.unwrap_or_else(|| panic!("{key}: no {name}"));
+            let code = text.strip_prefix('`').and_then(|text| text.strip_suffix('`'));
+            (key, code.filter(|code| !code.contains('`')).unwrap_or(text))
+        };
+        sections.map(field).collect()
+    }
+
+    #[test]
+    fn every_key_is_documented_and_its_example_accepted_and_rendered() {
+        let keys: Vec<_> = documented("example");
+        assert_eq!(keys.iter().map(|(key, _)| *key).collect::<Vec<_>>(), load::names());
+        for (key, example) in keys {
+            let text = format!("{key}: {example}\nhttps: {{certificate: /c, key: /k}}\n");
+            let config =
+                assert_round_trip(if key == "https.listen" { &text } else { text.lines().next().unwrap() });
+            assert!(config.origin(key).to_string().ends_with("/c.yaml:1"), "{key}");
+        }
+    }
+
+    #[test]
+    fn every_documented_default_is_the_default() {
+        let fresh = load("").unwrap().to_json()["config"].clone();
+        let mut compared = 0;
+        for (key, default) in documented("default").into_iter().filter(|(_, default)| !default.contains(' '))
+        {
+            let config = load(&format!("{key}: {default}\n")).unwrap();
+            assert_eq!(config.to_json()["config"], fresh, "{key}");
+            compared += 1;
+        }
+        assert!(compared > 15, "{compared}");
+    }
+
+    #[test]
+    fn limits_in_the_documentation_match_the_constants() {
+        let values: BTreeMap<_, _> = documented("value").into_iter().collect();
+        for name in ["socket", "zeromq.pull", "zeromq.pub"] {
+            assert!(values[name].contains(&format!("at most {} bytes", limits::SOCKET_PATH_BYTES_MAX)));
+        }
+        let entry_bytes_max = limits::ENTRY_BYTES_MAX.show().unwrap();
+        assert!(values["store.entry_bytes_max"].contains(&entry_bytes_max));
+        let age = crate::model::Age::ACCEPTS;
+        for limit in [limits::KEEP_AGE_MIN, limits::KEEP_AGE_MAX] {
+            assert!(age.contains(&format!(" {} ", limit.show().unwrap())), "{age}");
+        }
+        assert!(crate::model::Action::ACCEPTS.ends_with(&limits::SAMPLE_MAX.to_string()));
+    }
+
+    #[test]
+    fn values_that_a_key_does_not_accept_are_rejected() {
+        for (name, value) in [
+            ("state_dir", "relative/path"),
+            ("state_dir", "[/a]"),
+            ("state_dir", "~"),
+            ("socket_mode", "0060"),
+            ("socket_mode", "999"),
+            ("socket_mode", "00660"),
+            ("socket_group", "\"\""),
+            ("socket_peers", "admin"),
+            ("bus", "/var/run/salt/master"),
+            ("bus", "[relative]"),
+            ("ingest.filter", "{do: drop}"),
+            ("ingest.redact", "passwords"),
+            ("ingest.spill_bytes_max", "1MiB"),
+            ("zeromq.pull", "tcp://0.0.0.0:5555"),
+            ("zeromq.pull", "/run/in.sock"),
+            ("zeromq.pub", "ipc://relative"),
+            ("zeromq.pub", "ipc://@abstract"),
+            ("zeromq.mode", "1777"),
+            ("log.level", "inof"),
+            ("log.level", "a=b=c"),
+            ("log.format", "xml"),
+            ("store.durability", "fast"),
+            ("store.durability", "written"),
+            ("store.durability", "written 0s"),
+            ("store.durability", "written 2m"),
+            ("store.segment_bytes_max", "1"),
+            ("store.segment_bytes_max", "-5"),
+            ("store.segment_bytes_max", "12 parsecs"),
+            ("store.segment_bytes_max", "99999999999999999999GiB"),
+            ("store.entry_bytes_max", "65MiB"),
+            ("store.classes", "jobs"),
+            ("store.free_bytes_low", "5%"),
+            ("store.free_bytes_min", "[auto]"),
+        ] {
+            let error = load(&format!("{name}: {value}\n")).expect_err(name);
+            assert!(error.starts_with(&format!("c.yaml:1: {name}")), "{error}");
+        }
+    }
+
+    #[test]
+    fn messages_name_the_accepted_values() {
+        assert_errors(&[
+            (
+                "log: {format: xml}",
+                "c.yaml:1: log.format: unknown variant `xml`, expected one of `auto`, `text`, `json`",
+            ),
+            (
+                "reactor: {shadow: maybe}",
+                "c.yaml:1: reactor.shadow: string \"maybe\" is not accepted; give a boolean",
+            ),
+            ("state_dir: [/a]", "c.yaml:1: state_dir: a list is not accepted; give an absolute path"),
+            (
+                "bus: /a",
+                "c.yaml:1: bus: string \"/a\" is not accepted; give a list, each item an absolute path",
+            ),
+            (
+                "store.entry_bytes_max: 1",
+                "c.yaml:1: store.entry_bytes_max: \"1\" is not accepted; give a value from 64KiB to 64MiB",
+            ),
+            (
+                "https: {listen: everywhere}",
+                "c.yaml:1: https.listen: \"everywhere\" is not accepted; give an address and a port",
+            ),
+        ]);
+    }
+}

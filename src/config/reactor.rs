@@ -1,43 +1,173 @@
-//! The keys under `reactor`: parsing and rendering.
+//! The keys under `reactor`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Map as JsonMap, Value as Json, json};
+use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
 
-use super::keys::{ValueError, text};
-use super::raw::{ConfigEntry, ConfigNode, Value};
+use super::error::{Invalid, at_most, unique, within};
+use super::render;
 use super::salt_master::Role;
-use super::{duration, size};
 use crate::limits::{
     REACTOR_HELPER_MEMORY, REACTOR_HELPER_MEMORY_MIN, REACTOR_OPTIONS_MAX, REACTOR_SHADOW_WINDOW_MAX,
     REACTOR_SHADOW_WINDOW_MIN, REACTOR_TRIES_MAX, REACTOR_WORKERS,
 };
-use crate::model::{Allow, Glob, Rate, ReactorSettings, RuleOptions, RuleOrder};
+use crate::model::word;
+use crate::model::{Allow, ReactorSettings, RuleOptions};
 use crate::sls;
 
 /// The reactor; off unless `master` or `minion` is set.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct ReactorConfig {
-    /// The master's own configuration file.
+    /// The master's configuration file; it makes the daemon that master's reactor. `reactor`, `file_roots`, `user`, `cachedir`, `interface`,
+    /// `ret_port` and all other options that reactions need come from this file and its includes, which are read again when they change. A change of
+    /// this key requires a restart of the daemon. After a change of `interface` or `ret_port`, restart the master soon: reactions are sent to the new
+    /// address at once, and wait until it answers. They also wait while the master's event bus is not connected. The daemon must read the master's
+    /// bus (`bus`) and needs read access to the key in its cache. The reactor sees events as they are stored, after `ingest.filter` and
+    /// `ingest.redact`. While the master runs Salt's own reactor, this one only watches, as with `reactor.shadow`. One line in the master's
+    /// configuration switches over, without a change to the rules: `engines: [saltcellar-reactor]` (or one more item in an existing list), followed
+    /// by a restart of the master. No engine of that name exists; the name keeps the master from adding its own reactor, and lets `salt-run
+    /// reactor.list`, `add`, `delete`, `is_leader` and `set_leader` pass, which this reactor answers. Their changes last until the daemon restarts.
+    /// `salt://` files are read from `file_roots` directly. Salt fetches those of other file server backends (`fileserver_backend`, needs
+    /// `reactor.python`); fetched files are cached for two seconds.
+    ///
+    /// - value: an absolute path of a file
+    /// - default: none: the reactor is off
+    /// - example: `/etc/salt/master`
+    #[serde(with = "word")]
     pub master: Option<PathBuf>,
-    /// A minion's configuration file.
+    /// Instead of `reactor.master`: a minion's configuration file; it makes the daemon that minion's reactor, with or without a master. `bus` is the
+    /// minion's socket directory (`/var/run/salt/minion`). The rules are `reactor` in the minion's files or `reactor.rules`. Only `caller` reactions
+    /// run: Salt (`reactor.python`) executes an execution function on this machine, as `salt-call` would, one at a time. Other reactions are
+    /// dead-lettered, because a minion has no request port. A function that raises is not retried. A function interrupted by the daemon's end runs
+    /// again at the next start, unless its rule sets `at_most_once`. While the minion's `engines` list Salt's reactor, this one only watches.
+    ///
+    /// - value: an absolute path of a file
+    /// - default: none: the reactor is off
+    /// - example: `/etc/salt/minion`
+    #[serde(with = "word")]
     pub minion: Option<PathBuf>,
-    /// Rules that replace the master's: a list in Salt's form, or the path of a file with one.
-    pub rules: Option<sls::Value>,
-    /// Salt's Python, for files that are not rendered natively.
+    /// Rules, in Salt's form, that replace the master's own.
+    ///
+    /// - value: a list of rules, or an absolute path of a YAML file with one
+    /// - default: none: the master's own `reactor`
+    /// - example: `[{'salt/minion/*/start': [/srv/reactor/start.sls, 'salt://reactor/sync.sls']}]`
+    rules: Option<Json>,
+    /// Render reactions and record the resulting calls without making them, for a trial beside Salt's own reactor. `saltcellar reactor shadow` shows
+    /// the differences between the two.
+    ///
+    /// - value: true or false
+    /// - default: `false`
+    /// - example: `true`
+    pub shadow: bool,
+    /// Shadow only: the time after an event within which Salt's own reactor may make its calls, for the comparison of `saltcellar reactor shadow`.
+    /// Salt handles events one at a time; increase this if it lags behind.
+    ///
+    /// - value: a time from 1s to 1h
+    /// - default: `1m`
+    /// - example: `5m`
+    #[serde(with = "word")]
+    pub shadow_window: Duration,
+    /// Options of single rules. `rule` is the pattern exactly as in the list of rules; such a rule is rendered separately from others. The master may
+    /// have carried out a call that it did not answer. A job is then published again under the same jid, which minions run once, unless the log shows
+    /// that it was published. A runner or wheel function is not called again: the log is searched for its start for a minute, and without one the
+    /// outcome is `unknown`. `at_most_once`: no call is made a second time, including jobs and `caller` functions. `retry_unanswered`: runners and
+    /// wheel functions are called again if their start is not in the log, at the risk of running twice. `tries`: how often a call that the master
+    /// rejects is tried before it is dead-lettered (5), with a pause of `backoff` (1s) that doubles each time. `rate: 10/1m`: excess reactions wait.
+    /// `budget: 100/1h`: excess reactions are dead-lettered, which stops runaway loops; the default of every rule is `1000000/1h`, and `none` removes
+    /// the limit. `debounce: 5s`: only a minion's last event counts, after a quiet period of this length. `once_per: 10m`: only a minion's first
+    /// event in this period counts. `concurrency`: the number of reactions at a time (8), and of runners in flight (`reactor_worker_threads` of the
+    /// master, minus one for other rules). `order`: which events of the rule are handled in order: `minion`, those of one minion and those without a
+    /// minion (default); `rule`, all; `none`. `allow`: as `reactor.allow`, for this rule. `saltcellar reactor replay` runs dead-lettered calls.
+    ///
+    /// - value: a list of items, each with `rule` and any of `at_most_once`, `retry_unanswered`, `tries`, `backoff`, `rate`, `budget`, `debounce`,
+    ///   `once_per`, `concurrency`, `order` and `allow`
+    /// - default: `[]`
+    /// - example: `[{rule: 'salt/minion/*/start', once_per: 10m}, {rule: 'salt/beacon/*', rate: 10/1m, at_most_once: true}]`
+    #[serde(serialize_with = "render::items")]
+    pub options: Vec<RuleOptions>,
+    /// Calls that reactions may make. `client` is local, runner, wheel or caller; `fun` and `tgt` are globs. A call without a matching item is
+    /// dead-lettered.
+    ///
+    /// - value: a list of items, each with `fun` and any of `client` and `tgt`
+    /// - default: []: everything
+    /// - example: `[{client: local, fun: state.apply}, {client: runner, fun: 'state.*'}, {client: wheel, fun: key.accept}]`
+    #[serde(serialize_with = "render::items")]
+    pub allow: Vec<Allow>,
+    /// An event that is older when its turn comes, because the master or the daemon was down, is skipped; `saltcellar reactor replay` runs its
+    /// reactions on demand.
+    ///
+    /// - value: a time, such as 10m or 1h
+    /// - default: `1h`
+    /// - example: `10m`
+    #[serde(with = "word")]
+    pub age_max: Duration,
+    /// The longest chain of reactions to events of reactions. A longer chain is considered a loop and ends. The chain is followed through jobs,
+    /// runners, `event.send` and orchestrations, also across restarts. It is not followed through events that a state, a script, or a job of an
+    /// orchestration with `batch` or `subset` sends; there the rule's `budget` is the limit.
+    ///
+    /// - value: a number from 1 to 1000
+    /// - default: `8`
+    /// - example: `3`
+    pub depth_max: u32,
+    /// The Python in which Salt is installed. Files that are not rendered natively (`#!py`, most functions of `salt`, macros, imports, rare filters)
+    /// are rendered by Salt's own renderers in a separate process, which also has Salt's grains, and the signatures of runners and wheel functions for
+    /// reactions without `args`; without it these fail. The process runs as Salt's `user`: a daemon that
+    /// runs as root switches to it; a daemon of another user can use only its own. The process imports modules from Salt's installation only, not
+    /// from the current directory or `PYTHONPATH`. If it dies, its file is rendered again, up to three times in all.
+    ///
+    /// - value: an absolute path of a Python interpreter
+    /// - default: /opt/saltstack/salt/bin/python3, if it exists
+    /// - example: `/opt/saltstack/salt/bin/python3`
+    #[serde(with = "word")]
     pub python: Option<PathBuf>,
-    /// Bytes of data of one process of Salt's Python; `None` for no limit.
+    /// Limit of the data of one process of Salt's Python that renders files (`RLIMIT_DATA`). A file that needs more fails with `MemoryError`.
+    /// Commands that a template starts inherit the limit. Processes that run `caller` reactions are not limited. The kernel's OOM killer kills either
+    /// kind before the daemon.
+    ///
+    /// - value: a size from 256MiB on, or none
+    /// - default: `1GiB`
+    /// - example: `2GiB`
+    #[serde(with = "word::or_none")]
     pub helper_memory: Option<u64>,
-    /// Scheduling and limits.
-    pub settings: ReactorSettings,
 }
 
 impl Default for ReactorConfig {
     fn default() -> Self {
-        let (master, minion, rules, python, settings) = Default::default();
-        Self { master, minion, rules, python, helper_memory: Some(REACTOR_HELPER_MEMORY), settings }
+        let ReactorSettings { shadow, shadow_window, age_max, depth_max, .. } = ReactorSettings::default();
+        let (master, minion, rules, options, allow, python) = Default::default();
+        let helper_memory = Some(REACTOR_HELPER_MEMORY);
+        Self {
+            master,
+            minion,
+            rules,
+            shadow,
+            shadow_window,
+            options,
+            allow,
+            age_max,
+            depth_max,
+            python,
+            helper_memory,
+        }
+    }
+}
+
+fn from_json(value: Json) -> sls::Value {
+    match value {
+        Json::Null => sls::Value::Null,
+        Json::Bool(b) => sls::Value::Bool(b),
+        Json::Number(n) => {
+            n.as_i64().map_or_else(|| sls::Value::Float(n.as_f64().unwrap_or(f64::NAN)), sls::Value::Int)
+        }
+        Json::String(text) => sls::Value::Str(text),
+        Json::Array(items) => sls::Value::List(items.into_iter().map(from_json).collect()),
+        Json::Object(map) => {
+            sls::Value::Map(map.into_iter().map(|(key, value)| (key.into(), from_json(value))).collect())
+        }
     }
 }
 
@@ -48,357 +178,181 @@ impl ReactorConfig {
         master.or_else(|| self.minion.as_deref().map(|path| (Role::Minion, path, "reactor.minion")))
     }
 
-    /// The settings, with the general `allow` in each rule without its own.
+    /// Rules that replace the master's: a list in Salt's form, or the path of a file with one.
+    pub fn rules(&self) -> Option<sls::Value> {
+        self.rules.clone().map(from_json)
+    }
+
+    /// Scheduling and limits, with the general `allow` in each rule without its own.
     pub fn effective(&self) -> ReactorSettings {
-        let mut settings = self.settings.clone();
-        let general = settings.plain.allow.clone();
-        for rule in &mut settings.rules {
-            if rule.allow.is_empty() && !general.is_empty() {
-                let mut own = (**rule).clone();
-                own.allow.clone_from(&general);
-                *rule = Arc::new(own);
-            }
+        let plain = Arc::new(RuleOptions { allow: self.allow.clone(), ..RuleOptions::default() });
+        let mut rules = self.options.clone();
+        for rule in rules.iter_mut().filter(|rule| rule.allow.is_empty()) {
+            rule.allow.clone_from(&self.allow);
         }
-        settings
-    }
-}
-
-fn bad(line: usize, at: &str, problem: String, accepted: &str) -> ValueError {
-    ValueError { line: Some(line), at: at.to_owned(), problem, accepted: Some(accepted.to_owned()) }
-}
-
-/// Reads `reactor.rules`.
-pub(super) fn read_rules(value: &Value) -> Result<Option<sls::Value>, ValueError> {
-    match value {
-        Value::Text(path) if path.starts_with('/') => Ok(Some(path.as_str().into())),
-        Value::List(items) => {
-            for (n, item) in items.iter().enumerate() {
-                let is_rule = matches!(&item.value, Value::Map(entries) if entries.len() == 1);
-                if !is_rule {
-                    let accepted = "give one pattern with its file or list of files, such as 'salt/minion/*/start': [/srv/reactor/start.sls]";
-                    return Err(bad(item.line, &format!("[{n}]"), item.value.noun(), accepted));
-                }
-            }
-            Ok(Some(plain(value)))
+        ReactorSettings {
+            shadow: self.shadow,
+            shadow_window: self.shadow_window,
+            age_max: self.age_max,
+            depth_max: self.depth_max,
+            plain,
+            rules: rules.into_iter().map(Arc::new).collect(),
+            ..ReactorSettings::default()
         }
-        other => Err(ValueError::from(format!("{} is not accepted", other.noun()))),
+    }
+
+    pub(super) fn check(&self) -> Result<(), Invalid> {
+        within("reactor.depth_max", &self.depth_max, 1..=1000)?;
+        let window = REACTOR_SHADOW_WINDOW_MIN..=REACTOR_SHADOW_WINDOW_MAX;
+        within("reactor.shadow_window", &self.shadow_window, window)?;
+        if let Some(bytes) = self.helper_memory {
+            within("reactor.helper_memory", &bytes, REACTOR_HELPER_MEMORY_MIN..)?;
+        }
+        check_rules(self.rules.as_ref())?;
+        check_allow("reactor.allow", &self.allow)?;
+        at_most("reactor.options", self.options.len(), REACTOR_OPTIONS_MAX)?;
+        for (n, options) in self.options.iter().enumerate() {
+            let key = |name: &str| format!("reactor.options[{n}].{name}");
+            if options.rule.is_empty() {
+                let problem = "missing; give the rule's pattern exactly as in the list of rules";
+                return Err(Invalid::new(key("rule"), problem));
+            }
+            within(key("tries"), &options.tries, 1..=REACTOR_TRIES_MAX)?;
+            within(key("concurrency"), &options.concurrency.unwrap_or(1), 1..=REACTOR_WORKERS)?;
+            check_allow(&key("allow"), &options.allow)?;
+        }
+        let rules: Vec<_> = self.options.iter().map(|options| options.rule.to_string()).collect();
+        unique("reactor.options", "rule", &rules)
     }
 }
 
-fn plain(value: &Value) -> sls::Value {
-    match value {
-        Value::Null => sls::Value::Null,
-        Value::Text(text) => text.as_str().into(),
-        Value::List(items) => sls::Value::List(items.iter().map(|item| plain(&item.value)).collect()),
-        Value::Map(entries) => sls::Value::Map(
-            entries.iter().map(|entry| (entry.name.as_str().into(), plain(&entry.node.value))).collect(),
-        ),
+fn check_allow(key: &str, allow: &[Allow]) -> Result<(), Invalid> {
+    at_most(key, allow.len(), REACTOR_OPTIONS_MAX)?;
+    let clients = [None, Some("local"), Some("runner"), Some("wheel"), Some("caller")];
+    match allow.iter().position(|allow| !clients.contains(&allow.client.as_deref())) {
+        Some(n) => {
+            let problem = "the client is not accepted; give local, runner, wheel or caller";
+            Err(Invalid::new(format!("{key}[{n}].client"), problem))
+        }
+        None => Ok(()),
     }
 }
 
-/// `reactor.rules` as in a configuration file.
-pub(super) fn show_rules(rules: Option<&sls::Value>) -> Json {
+fn check_rules(rules: Option<&Json>) -> Result<(), Invalid> {
+    const KEY: &str = "reactor.rules";
     match rules {
-        None | Some(sls::Value::Null) => Json::Null,
-        Some(sls::Value::List(items)) => items.iter().map(|item| show_rules(Some(item))).collect(),
-        Some(sls::Value::Map(map)) => {
-            let pairs = map
-                .iter()
-                .filter_map(|(key, value)| Some((key.as_str()?.to_owned(), show_rules(Some(value)))));
-            Json::Object(pairs.collect::<JsonMap<_, _>>())
+        None => Ok(()),
+        Some(Json::String(path)) if path.starts_with('/') => Ok(()),
+        Some(Json::Array(items)) => {
+            let is_rule = |item: &Json| item.as_object().is_some_and(|rule| rule.len() == 1);
+            let Some(n) = items.iter().position(|item| !is_rule(item)) else { return Ok(()) };
+            let problem = "it is not a rule; give one pattern with its file or list of files, such as \
+                           'salt/minion/*/start': [/srv/reactor/start.sls]";
+            Err(Invalid::new(format!("{KEY}[{n}]"), problem))
         }
-        Some(other) => other.as_str().map_or(Json::Null, Json::from),
-    }
-}
-
-/// Reads a boolean.
-pub(super) fn truth(value: &Value) -> Result<bool, ValueError> {
-    match text(value)? {
-        "true" => Ok(true),
-        "false" => Ok(false),
-        other => Err(ValueError::from(format!("{other:?} is not accepted"))),
-    }
-}
-
-/// Reads `reactor.shadow_window`.
-pub(super) fn window(value: &Value) -> Result<Duration, ValueError> {
-    let within = REACTOR_SHADOW_WINDOW_MIN..=REACTOR_SHADOW_WINDOW_MAX;
-    let window = duration::parse(text(value)?).filter(|window| within.contains(window));
-    window.ok_or_else(|| ValueError::from(format!("{} is not accepted", value.noun())))
-}
-
-/// Reads `reactor.helper_memory`.
-pub(super) fn helper_memory(value: &Value) -> Result<Option<u64>, ValueError> {
-    let text = text(value)?;
-    let bytes = size::parse(text).filter(|bytes| *bytes >= REACTOR_HELPER_MEMORY_MIN);
-    if bytes.is_none() && text != "none" {
-        return Err(ValueError::from(format!("{text:?} is not accepted")));
-    }
-    Ok(bytes)
-}
-
-/// Reads `reactor.depth_max`.
-pub(super) fn depth(value: &Value) -> Result<u32, ValueError> {
-    let depth = text(value)?.parse().ok().filter(|depth| (1..=1000).contains(depth));
-    depth.ok_or_else(|| ValueError::from(format!("{} is not accepted", value.noun())))
-}
-
-/// Changes the options that apply to all rules.
-pub(super) fn put_plain(config: &mut ReactorConfig, change: impl FnOnce(&mut RuleOptions)) {
-    let mut plain = (*config.settings.plain).clone();
-    change(&mut plain);
-    config.settings.plain = Arc::new(plain);
-}
-
-/// Reads `reactor.allow`.
-pub(super) fn read_allow(value: &Value) -> Result<Vec<Allow>, ValueError> {
-    allows(value, 0, "")
-}
-
-fn allows(value: &Value, line: usize, at: &str) -> Result<Vec<Allow>, ValueError> {
-    const ACCEPTED: &str =
-        "give a list of rules, each with `fun` and any of `client` (local, runner, wheel, caller) and `tgt`";
-    let place = |line: usize, at: &str, problem: String| {
-        if line == 0 {
-            ValueError { accepted: Some(ACCEPTED.to_owned()), ..ValueError::from(problem) }
-        } else {
-            bad(line, at, problem, ACCEPTED)
-        }
-    };
-    let Value::List(items) = value else { return Err(place(line, at, value.noun())) };
-    // For all rules an empty list is the default; for one rule it would be ambiguous.
-    if (items.is_empty() && line > 0) || items.len() > REACTOR_OPTIONS_MAX {
-        return Err(place(line, at, format!("a list of {}", items.len())));
-    }
-    let mut found = Vec::new();
-    for (n, item) in items.iter().enumerate() {
-        let at = format!("{at}[{n}]");
-        let keys = entries(item, &at, &["client", "fun", "tgt"])?;
-        let glob = |name: &str| find(keys, name).map(|node| text(&node.value).map(Glob::new)).transpose();
-        let client = find(keys, "client").map(|node| match text(&node.value) {
-            Ok(name @ ("local" | "runner" | "wheel" | "caller")) => Ok(name.to_owned()),
-            _ => Err(bad(node.line, &format!("{at}.client"), node.value.noun(), ACCEPTED)),
-        });
-        let fun = glob("fun")?
-            .ok_or_else(|| bad(item.line, &format!("{at}.fun"), "missing".to_owned(), ACCEPTED))?;
-        found.push(Allow { client: client.transpose()?, fun, tgt: glob("tgt")? });
-    }
-    Ok(found)
-}
-
-/// Reads `reactor.options`.
-pub(super) fn read_options(value: &Value) -> Result<Vec<Arc<RuleOptions>>, ValueError> {
-    let Value::List(items) = value else {
-        return Err(ValueError::from(format!("{} is not accepted", value.noun())));
-    };
-    if items.len() > REACTOR_OPTIONS_MAX {
-        let accepted = Some(format!("give at most {REACTOR_OPTIONS_MAX}"));
-        return Err(ValueError { accepted, ..ValueError::from(format!("{} items", items.len())) });
-    }
-    let mut found: Vec<Arc<RuleOptions>> = Vec::new();
-    for (n, item) in items.iter().enumerate() {
-        let options = one(item, &format!("[{n}]"))?;
-        if found.iter().any(|known| known.rule == options.rule) {
-            let problem = format!("the rule {:?} appears twice", options.rule);
-            return Err(bad(item.line, &format!("[{n}].rule"), problem, "give each rule one item"));
-        }
-        found.push(Arc::new(options));
-    }
-    Ok(found)
-}
-
-const NAMES: [&str; 12] = [
-    "rule",
-    "at_most_once",
-    "retry_unanswered",
-    "tries",
-    "backoff",
-    "rate",
-    "budget",
-    "debounce",
-    "once_per",
-    "concurrency",
-    "order",
-    "allow",
-];
-
-fn one(item: &ConfigNode, at: &str) -> Result<RuleOptions, ValueError> {
-    let keys = entries(item, at, &NAMES)?;
-    let place = |name: &str| format!("{at}.{name}");
-    let pattern = find(keys, "rule").map(|node| text(&node.value)).transpose()?;
-    let accepted = "give the rule's pattern exactly as in the list of rules";
-    let pattern = pattern.ok_or_else(|| bad(item.line, &place("rule"), "missing".to_owned(), accepted))?;
-    let mut options = RuleOptions { rule: pattern.into(), ..RuleOptions::default() };
-    for entry in keys {
-        let (node, name) = (&entry.node, entry.name.as_str());
-        let no = |accepted: &str| bad(node.line, &place(name), node.value.noun(), accepted);
-        let word = || text(&node.value).map_err(|_| no("give one value"));
-        let number = |max: u32| {
-            let accepted = format!("give a number from 1 to {max}");
-            word()?.parse().ok().filter(|n| (1..=max).contains(n)).ok_or_else(|| no(&accepted))
-        };
-        let time = || duration::parse(word()?).ok_or_else(|| no("give a time, such as 30s or 10m"));
-        let rate = || rate(word()?).ok_or_else(|| no("give a number and a time, such as 10/1m"));
-        match name {
-            "at_most_once" => {
-                options.at_most_once = truth(&node.value).map_err(|_| no("give true or false"))?;
-            }
-            "retry_unanswered" => {
-                options.retry_unanswered = truth(&node.value).map_err(|_| no("give true or false"))?;
-            }
-            "tries" => options.tries = number(REACTOR_TRIES_MAX)?,
-            "backoff" => options.backoff = time()?,
-            "rate" => options.rate = Some(rate()?),
-            "budget" if word()? == "none" => options.budget = None,
-            "budget" => {
-                let accepted = "give a number and a time, such as 100/1h, or none";
-                options.budget = Some(self::rate(word()?).ok_or_else(|| no(accepted))?);
-            }
-            "debounce" => options.debounce = Some(time()?),
-            "once_per" => options.once_per = Some(time()?),
-            "concurrency" => options.concurrency = Some(number(REACTOR_WORKERS)?),
-            "order" => {
-                options.order = match word()? {
-                    "rule" => RuleOrder::Rule,
-                    "minion" => RuleOrder::Minion,
-                    "none" => RuleOrder::None,
-                    _ => return Err(no("give rule, minion or none")),
-                }
-            }
-            "allow" => options.allow = allows(&node.value, node.line, &place("allow"))?,
-            _ => {}
+        Some(other) => {
+            let accepted = "give a list of rules, or an absolute path of a YAML file with one";
+            Err(Invalid::new(KEY, format!("{other} is not accepted; {accepted}")))
         }
     }
-    Ok(options)
-}
-
-/// `10/1m`
-fn rate(word: &str) -> Option<Rate> {
-    let (times, per) = word.split_once('/')?;
-    let times = times.trim().parse().ok().filter(|times| *times > 0)?;
-    let per = duration::parse(per.trim()).filter(|per| *per > Duration::ZERO)?;
-    Some(Rate { times, per })
-}
-
-fn show_rate(rate: Rate) -> Json {
-    Json::from(format!("{}/{}", rate.times, duration::show(rate.per)))
-}
-
-fn show_order(order: RuleOrder) -> Json {
-    Json::from(match order {
-        RuleOrder::Rule => "rule",
-        RuleOrder::Minion => "minion",
-        RuleOrder::None => "none",
-    })
-}
-
-/// `reactor.allow` as in a configuration file.
-pub(super) fn show_allow(allow: &[Allow]) -> Json {
-    let one = |allow: &Allow| {
-        let mut map = JsonMap::new();
-        map.extend(allow.client.clone().map(|client| ("client".to_owned(), Json::from(client))));
-        map.insert("fun".to_owned(), Json::from(allow.fun.as_str()));
-        map.extend(allow.tgt.as_ref().map(|tgt| ("tgt".to_owned(), Json::from(tgt.as_str()))));
-        Json::Object(map)
-    };
-    allow.iter().map(one).collect()
-}
-
-/// `reactor.options` as in a configuration file.
-pub(super) fn show_options(rules: &[Arc<RuleOptions>]) -> Json {
-    let default = RuleOptions::default();
-    let one = |rule: &Arc<RuleOptions>| {
-        let time = |time: Duration| Json::from(duration::show(time));
-        let fields = [
-            ("rule", Some(json!(*rule.rule))),
-            ("at_most_once", rule.at_most_once.then_some(Json::Bool(true))),
-            ("retry_unanswered", rule.retry_unanswered.then_some(Json::Bool(true))),
-            ("tries", (rule.tries != default.tries).then_some(json!(rule.tries))),
-            ("backoff", (rule.backoff != default.backoff).then(|| time(rule.backoff))),
-            ("rate", rule.rate.map(show_rate)),
-            (
-                "budget",
-                (rule.budget != default.budget).then(|| rule.budget.map_or_else(|| "none".into(), show_rate)),
-            ),
-            ("debounce", rule.debounce.map(time)),
-            ("once_per", rule.once_per.map(time)),
-            ("concurrency", rule.concurrency.map(Json::from)),
-            ("order", (rule.order != default.order).then(|| show_order(rule.order))),
-            ("allow", (!rule.allow.is_empty()).then(|| show_allow(&rule.allow))),
-        ];
-        let pairs = fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
-        Json::Object(pairs.collect())
-    };
-    rules.iter().map(one).collect()
-}
-
-fn entries<'a>(node: &'a ConfigNode, at: &str, known: &[&str]) -> Result<&'a [ConfigEntry], ValueError> {
-    let accepted = format!("give a mapping with {}", known.join(", "));
-    let Value::Map(entries) = &node.value else {
-        return Err(bad(node.line, at, node.value.noun(), &accepted));
-    };
-    match entries.iter().find(|entry| !known.contains(&entry.name.as_str())) {
-        Some(odd) => Err(bad(odd.line, &format!("{at}.{}", odd.name), "unknown key".to_owned(), &accepted)),
-        None => Ok(entries),
-    }
-}
-
-fn find<'a>(entries: &'a [ConfigEntry], name: &str) -> Option<&'a ConfigNode> {
-    entries.iter().find(|entry| entry.name == name).map(|entry| &entry.node)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::raw;
-
-    fn read<T>(yaml: &str, read: impl Fn(&Value) -> Result<T, ValueError>) -> Result<T, String> {
-        let node = raw::parse(yaml).unwrap();
-        read(&node.value).map_err(|bad| format!("{}{}: {}", bad.line.unwrap_or(0), bad.at, bad.problem))
-    }
+    use crate::config::tests::{assert_errors, assert_round_trip};
+    use crate::limits::REACTOR_BUDGET;
+    use crate::model::Rate;
 
     #[test]
     fn rendered_options_are_read_back_equal() {
-        let yaml = "[{rule: 'a/*', at_most_once: true, retry_unanswered: true, tries: 3, backoff: 2s, rate: 10/1m, budget: 100/1h, debounce: 5s, \
-                    once_per: 10m, concurrency: 2, order: rule, allow: [{client: local, fun: 'test.*', tgt: 'web*'}, {fun: x}]}]";
-        let options = read(yaml, read_options).unwrap();
-        let shown = show_options(&options).to_string();
-        assert_eq!(read(&shown, read_options).unwrap(), options);
-        assert_eq!(options[0].rate, Some(Rate { times: 10, per: Duration::from_secs(60) }));
-        assert!(options[0].allow[0].allows("local", "test.ping", "web1"));
-        let options = read("[{rule: a, budget: none}, {rule: b}]", read_options).unwrap();
-        assert_eq!((options[0].budget, options[1].budget.is_some()), (None, true));
-        assert_eq!(read(&show_options(&options).to_string(), read_options).unwrap(), options);
-        let options = read(yaml, read_options).unwrap();
-        assert!(
-            !options[0].allow[0].allows("local", "test.ping", "db1")
-                && !options[0].allow[0].allows("runner", "test.x", "")
+        let config = assert_round_trip(
+            "reactor.options: [{rule: 'a/*', at_most_once: true, retry_unanswered: true, tries: 3, backoff: 2s, rate: 10/1m, \
+             budget: 100/1h, debounce: 5s, once_per: 10m, concurrency: 2, order: rule, \
+             allow: [{client: local, fun: 'test.*', tgt: 'web*'}, {fun: x}]}]",
         );
+        let [options] = config.reactor.options.as_slice() else { panic!() };
+        assert_eq!(options.rate, Some(Rate { times: 10, per: Duration::from_secs(60) }));
+        let allow = &options.allow[0];
+        assert!(allow.allows("local", "test.ping", "web1"));
+        assert!(!allow.allows("local", "test.ping", "db1") && !allow.allows("runner", "test.x", ""));
+        let config = assert_round_trip("reactor.options: [{rule: a, budget: none}, {rule: b}]");
+        let budgets: Vec<_> =
+            config.reactor.options.iter().map(|o| o.budget.map(|rate| rate.times)).collect();
+        assert_eq!(budgets, [None, Some(REACTOR_BUDGET)]);
+    }
+
+    #[test]
+    fn rules_are_read_as_salt_writes_them() {
+        let config =
+            assert_round_trip("reactor:\n  rules:\n  - 'a/*': [/b.sls, 'salt://c.sls']\n  - d: []\n");
+        let text = |text: &str| sls::Value::from(text);
+        let files = |files: Vec<sls::Value>| sls::Value::List(files);
+        let rule = |name: &str, list| sls::Value::Map([(name.into(), files(list))].into_iter().collect());
+        let rules = vec![rule("a/*", vec![text("/b.sls"), text("salt://c.sls")]), rule("d", Vec::new())];
+        assert_eq!(config.reactor.rules(), Some(sls::Value::List(rules)));
+        assert_eq!(assert_round_trip("reactor.rules: /a/b.yaml").reactor.rules(), Some("/a/b.yaml".into()));
     }
 
     #[test]
     fn errors_name_their_position() {
-        for (yaml, expected) in [
-            ("\n- {rule: a}\n- {rule: a}\n", "3[1].rule: the rule \"a\" appears twice"),
-            ("\n- {tries: 2}\n", "2[0].rule: missing"),
-            ("\n- rule: a\n  rate: 10\n", "3[0].rate: \"10\""),
-            ("\n- rule: a\n  concurrency: 0\n", "3[0].concurrency: \"0\""),
-            ("\n- rule: a\n  order: odd\n", "3[0].order: \"odd\""),
-            ("\n- rule: a\n  odd: 0\n", "3[0].odd: unknown key"),
-            ("\n- rule: a\n  allow: [{tgt: x}]\n", "3[0].allow[0].fun: missing"),
-        ] {
-            assert_eq!(read(yaml, read_options).unwrap_err(), expected, "{yaml}");
+        let options = |text: &str, expected: &str| {
+            let (text, expected) = (format!("reactor.options:\n{text}"), format!("c.yaml:{expected}"));
+            assert_errors(&[(&text, &expected)]);
+        };
+        options("- {rule: a}\n- {rule: a}\n", "3: reactor.options[1].rule: the rule \"a\" appears twice");
+        options("- {tries: 2}\n", "2: reactor.options[0].rule: missing");
+        options(
+            "- rule: a\n  rate: 10\n",
+            "3: reactor.options[0].rate: \"10\" is not accepted; give a number and a time",
+        );
+        options(
+            "- rule: a\n  budget: x\n",
+            "3: reactor.options[0].budget: \"x\" is not accepted; give a number and a time",
+        );
+        options("- rule: a\n  concurrency: 0\n", "3: reactor.options[0].concurrency: \"0\" is not accepted");
+        options(
+            "- rule: a\n  order: odd\n",
+            "3: reactor.options[0].order: unknown variant `odd`, expected one of `rule`, `minion`, `none`",
+        );
+        options(
+            "- rule: a\n  odd: 0\n",
+            "3: reactor.options[0].odd: unknown field `odd`, expected one of `rule`",
+        );
+        options("- rule: a\n  allow: [{tgt: x}]\n", "3: reactor.options[0].allow[0]: missing field `fun`");
+        options("- rule: a\n  allow: []\n", "3: reactor.options[0].allow: an empty list is not accepted");
+        options(
+            "- rule: a\n  allow: [{fun: x, client: ssh}]\n",
+            "3: reactor.options[0].allow[0].client: the client",
+        );
+        assert_errors(&[
+            (
+                "reactor.rules:\n- a: [x]\n- b\n",
+                "c.yaml:3: reactor.rules[1]: it is not a rule; give one pattern",
+            ),
+            (
+                "reactor.rules: relative",
+                "c.yaml:1: reactor.rules: \"relative\" is not accepted; give a list of rules",
+            ),
+            (
+                "reactor.depth_max: 0",
+                "c.yaml:1: reactor.depth_max: \"0\" is not accepted; give a value from 1 to 1000",
+            ),
+        ]);
+        for window in ["0s", "2h", "soon", "10"] {
+            assert_errors(&[(
+                &format!("reactor.shadow_window: {window}"),
+                "c.yaml:1: reactor.shadow_window: ",
+            )]);
         }
-        assert_eq!(read("\n- a: [x]\n- b\n", read_rules).unwrap_err(), "3[1]: \"b\"");
-        for window_of in ["0s", "2h", "soon", "10"] {
-            assert!(read(window_of, window).is_err(), "{window_of}");
-        }
-        assert_eq!(read("1h", window).unwrap(), Duration::from_secs(3600));
         for memory in ["0", "255MiB", "much", "-1"] {
-            assert!(read(memory, helper_memory).is_err(), "{memory}");
+            assert_errors(&[(
+                &format!("reactor.helper_memory: {memory}"),
+                "c.yaml:1: reactor.helper_memory: ",
+            )]);
         }
-        assert_eq!(read("256MiB", helper_memory), Ok(Some(256 * size::MIB)));
-        assert_eq!(read("none", helper_memory), Ok(None));
-        assert!(read("relative", read_rules).is_err() && read("/a/b.yaml", read_rules).is_ok());
+        let config = assert_round_trip("reactor: {shadow_window: 1h, helper_memory: 256MiB}").reactor;
+        assert_eq!((config.shadow_window.as_secs(), config.helper_memory), (3600, Some(256 << 20)));
+        assert_eq!(assert_round_trip("reactor.helper_memory: none").reactor.helper_memory, None);
     }
 }

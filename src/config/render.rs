@@ -1,123 +1,80 @@
-//! Renders configurations and their documentation: `saltcellar check` and `docs/CONFIG.md`.
+//! Renders configurations for `saltcellar check`.
 
 use std::fmt::Write;
 
+use serde::ser::Error as _;
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Value as Json, json};
 
-use super::{Config, KEYS, Key, Origin};
+use super::load::names;
+use super::{Config, Origin};
+
+/// The values of all keys, as in a configuration file.
+pub(super) fn values(config: &Config) -> Map<String, Json> {
+    match serde_json::to_value(config) {
+        Ok(Json::Object(values)) => values,
+        // The keys of a configuration are texts, and its values can all be written.
+        other => unreachable!("{other:?}"),
+    }
+}
+
+/// Writes a list of mappings without their unset fields.
+pub(super) fn items<T: Serialize, S: Serializer>(items: &[T], to: S) -> Result<S::Ok, S::Error> {
+    let mut value = serde_json::to_value(items).map_err(S::Error::custom)?;
+    remove_unset(&mut value);
+    value.serialize(to)
+}
+
+fn remove_unset(value: &mut Json) {
+    match value {
+        Json::Array(items) => items.iter_mut().for_each(remove_unset),
+        Json::Object(map) => {
+            let is_unset =
+                |value: &Json| matches!(value, Json::Null | Json::Bool(false)) || *value == json!([]);
+            map.retain(|_, value| !is_unset(value));
+            map.values_mut().for_each(remove_unset);
+        }
+        _ => {}
+    }
+}
 
 /// The effective configuration as YAML that [`super::Config::load`] can read.
 pub(super) fn yaml(config: &Config) -> String {
     let mut text = format!("# saltcellar {}, effective configuration\n", env!("CARGO_PKG_VERSION"));
-    let mut section = "";
-    for key in KEYS {
-        let value = (key.show)(config);
-        let (indent, name) = match key.name.split_once('.') {
-            Some((outer, name)) => {
-                if outer != section {
-                    line(&mut text, format_args!("{outer}:"));
-                    section = outer;
-                }
-                ("  ", name)
+    for (name, value) in values(config) {
+        if let Json::Object(section) = value {
+            line(&mut text, format_args!("{name}:"));
+            for (key, value) in section {
+                yaml_key(&mut text, "  ", &key, &value, config.origin(&format!("{name}.{key}")));
             }
-            None => ("", key.name),
-        };
-        let origin = config.origin(key.name);
-        match &value {
-            // A key without a value cannot be written, but is listed.
-            Json::Null => line(&mut text, format_args!("{indent}# {name}: not set  # {origin}")),
-            Json::Array(items) if !items.is_empty() => {
-                line(&mut text, format_args!("{indent}{name}:  # {origin}"));
-                for item in items {
-                    line(&mut text, format_args!("{indent}  - {}", scalar(item)));
-                }
-            }
-            _ => line(&mut text, format_args!("{indent}{name}: {}  # {origin}", scalar(&value))),
+        } else {
+            yaml_key(&mut text, "", &name, &value, config.origin(&name));
         }
     }
     text
+}
+
+fn yaml_key(text: &mut String, indent: &str, name: &str, value: &Json, origin: &Origin) {
+    match value {
+        // A key without a value cannot be written, but is listed.
+        Json::Null => line(text, format_args!("{indent}# {name}: not set  # {origin}")),
+        Json::Array(items) if !items.is_empty() => {
+            line(text, format_args!("{indent}{name}:  # {origin}"));
+            for item in items {
+                line(text, format_args!("{indent}  - {}", scalar(item)));
+            }
+        }
+        _ => line(text, format_args!("{indent}{name}: {}  # {origin}", scalar(value))),
+    }
 }
 
 /// The effective configuration and its origins.
 pub(super) fn json(config: &Config) -> Json {
-    let mut values = Map::new();
-    let mut origins = Map::new();
-    for key in KEYS {
-        let value = (key.show)(config);
-        match key.name.split_once('.') {
-            Some((outer, name)) => {
-                let section = values.entry(outer).or_insert_with(|| json!({}));
-                if let Json::Object(section) = section {
-                    section.insert(name.to_owned(), value);
-                }
-            }
-            None => {
-                values.insert(key.name.to_owned(), value);
-            }
-        }
-        origins.insert(key.name.to_owned(), origin_json(config.origin(key.name)));
-    }
-    json!({ "config": values, "origins": origins })
-}
-
-/// `docs/CONFIG.md`, from [`KEYS`].
-pub fn markdown() -> String {
-    let mut text = String::from(PREFACE);
-    for key in KEYS {
-        key_markdown(&mut text, key);
-    }
-    text
-}
-
-const PREFACE: &str = "\
-<!-- Generated from src/config/keys.rs; renew with: UPDATE_EXPECT=1 cargo test --test tidy -->
-# Configuration
-
-`saltcellar serve` runs without any configuration. `saltcellar check` prints the effective configuration and
-the origin of each value.
-
-A flag overrides the environment, the environment the file, the file the default. The file is YAML:
-the one named by `--config`, else `/etc/saltcellar/saltcellar.yaml` for root and
-`$XDG_CONFIG_HOME/saltcellar/saltcellar.yaml` (or `~/.config/...`) for other users, if it exists. Unknown
-keys, values of the wrong kind and duplicate keys are rejected with file, line, and the accepted
-values. Anchors, aliases and tags of YAML are not supported. Paths in a file are absolute; paths in flags and
-environment are relative to the working directory.
-
-A client (`saltcellar jobs`, `events`, `status`) finds the socket by the same rules. Without an explicit path, and if
-the user's own socket does not exist, it uses the system's, `/run/saltcellar/saltcellar.sock`.
-
-```yaml
-state_dir: /var/lib/saltcellar
-bus: [/var/run/salt/master]
-log:
-  level: info
-store:
-  segment_bytes_max: 256MiB
-  classes:
-    - name: chatter            # frequent polling, and key events
-      match: [{fun: saltutil.find_job}, {fun: saltutil.running}, {tag: salt/auth}]
-      keep: {age: 1d, bytes: 1GiB}
-    - name: jobs               # jobs without a class above
-      keep: {age: salt}        # the default: the master's keep_jobs_seconds
-    - name: events             # everything else
-      keep: {age: 30d}         # the default
-```
-";
-
-fn key_markdown(text: &mut String, key: &Key) {
-    line(text, format_args!("\n## `{}`\n\n{}\n", key.name, key.doc));
-    line(text, format_args!("- value: {}", key.accepts));
-    let plain = !key.default.contains(' ') && !key.default.contains('`');
-    let quote = if plain { "`" } else { "" };
-    line(text, format_args!("- default: {quote}{}{quote}", key.default));
-    line(text, format_args!("- example: `{}`", key.example));
-    if let Some(flag) = key.flag {
-        let times = if key.name == "bus" { " (may be repeated)" } else { "" };
-        line(text, format_args!("- flag of `serve`: `{flag}`{times}"));
-    }
-    if let Some(variable) = key.environment {
-        line(text, format_args!("- environment: `{variable}`"));
-    }
+    let origins = names().into_iter().map(|name| {
+        let origin = config.origin(&name).to_string();
+        (name, Json::from(origin))
+    });
+    json!({ "config": values(config), "origins": origins.collect::<Map<_, _>>() })
 }
 
 fn line(text: &mut String, arguments: std::fmt::Arguments<'_>) {
@@ -125,17 +82,15 @@ fn line(text: &mut String, arguments: std::fmt::Arguments<'_>) {
     let _ = writeln!(text, "{arguments}");
 }
 
-fn origin_json(origin: &Origin) -> Json {
-    Json::from(origin.to_string())
-}
-
 /// A YAML value on one line. Text is bare where that is unambiguous, else quoted as in JSON.
 fn scalar(value: &Json) -> String {
     match value {
         Json::String(text) if is_bare(text) => text.clone(),
         Json::Object(map) => {
-            let pairs: Vec<_> =
-                map.iter().map(|(name, value)| format!("{name}: {}", scalar(value))).collect();
+            let pairs: Vec<_> = map
+                .iter()
+                .map(|(name, value)| format!("{}: {}", scalar(&json!(name)), scalar(value)))
+                .collect();
             format!("{{{}}}", pairs.join(", "))
         }
         Json::Array(items) => format!("[{}]", items.iter().map(scalar).collect::<Vec<_>>().join(", ")),
@@ -156,7 +111,7 @@ fn is_bare(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{CliOverrides, Environment};
+    use crate::config::{CliOverrides, Environment, IpcPath, LogLevel, Mode};
     use crate::model::{Age, ClassRule, ClassRules, Glob, Keep};
 
     #[test]
@@ -166,9 +121,9 @@ mod tests {
         let mut config = Config::for_state_dir("/s: odd # \"path\"", "/s/sock");
         config.bus = vec!["/a".into(), "/b c".into()];
         config.socket_group = Some("yes".into());
-        config.zeromq.pull = Some("/s/in: #.sock".into());
-        config.zeromq.mode = Some(0o600);
-        config.log.level = "info,saltcellar::store=debug".into();
+        config.zeromq.pull = Some(IpcPath("/s/in: #.sock".into()));
+        config.zeromq.mode = Some(Mode(0o600));
+        config.log.level = LogLevel("info,saltcellar::store=debug".to_owned());
         let rule = |text: &str| ClassRule { fun: Some(Glob::new(text)), tag: None };
         let keep =
             Keep { age: Age::For(std::time::Duration::from_secs(90)), bytes: Some(1 << 30), entries: None };
@@ -176,7 +131,10 @@ mod tests {
         config.store.classes.insert(0, ClassRules { name: "own".into(), rules, keep });
         std::fs::write(&path, config.to_yaml()).unwrap();
         let given = CliOverrides { config: Some(path), ..CliOverrides::default() };
-        assert_eq!(Config::load(&given, &Environment::default()), Ok(config));
+        assert_eq!(
+            Config::load(&given, &Environment::default()).unwrap().to_json()["config"],
+            config.to_json()["config"]
+        );
     }
 
     #[test]

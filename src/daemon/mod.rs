@@ -60,17 +60,17 @@ pub struct Daemon {
     zeromq: Option<zeromq::ZmqSockets>,
     reactor: Option<ReactorService>,
     store_threads: Vec<JoinHandle<()>>,
-    signals: Signals,
+    signals: UnixSignals,
 }
 
 /// Signal handlers, installed before the sockets open: an unhandled SIGHUP ends a process.
-struct Signals {
+struct UnixSignals {
     term: Signal,
     int: Signal,
     hup: Signal,
 }
 
-impl Signals {
+impl UnixSignals {
     /// Must run inside a tokio runtime.
     fn listen() -> anyhow::Result<Self> {
         Ok(Self {
@@ -105,7 +105,7 @@ impl Daemon {
             let _inside = runtime.enter();
             let spec = ListenerSpec {
                 path: &config.socket,
-                mode: config.socket_mode,
+                mode: config.socket_mode.0,
                 group: config.socket_group.as_deref(),
                 key: "--socket",
                 group_key: "socket_group",
@@ -196,7 +196,7 @@ impl Daemon {
         };
         let signals = {
             let _in = runtime.enter();
-            Signals::listen()?
+            UnixSignals::listen()?
         };
         let socket = runtime.spawn(serve(source, ctx, intake, stopping));
         tracing::info!(socket = %config.socket.display(), "listening");

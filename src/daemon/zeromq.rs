@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use super::threads;
 use crate::clock::Clock;
-use crate::config::Config;
+use crate::config::{Config, IpcPath, Mode};
 use crate::ingest::policy::Policy;
 use crate::limits::PEER_TIMEOUT;
 use crate::metrics::Metrics;
@@ -63,14 +63,15 @@ impl ZmqSockets {
             .build()
             .context("start the runtime of the ZeroMQ sockets")?;
         let inside = runtime.enter();
-        let (mode, group) = (asked.mode.unwrap_or(config.socket_mode), asked.group.as_ref());
+        let Mode(mode) = asked.mode.unwrap_or(config.socket_mode);
+        let group = asked.group.as_ref();
         let group_key = if group.is_some() { "zeromq.group" } else { "socket_group" };
         let group = group.or(config.socket_group.as_ref()).map(String::as_str);
         let spec = |path, key| ListenerSpec { path, mode, group, key, group_key };
         let mut watches = Vec::new();
         let (stop_pull, pull_stops) = watch::channel(false);
         let mut pull = None;
-        if let Some(path) = &asked.pull {
+        if let Some(IpcPath(path)) = &asked.pull {
             let ends = (intake.clone(), store.clone());
             let source =
                 Pull::open(&spec(path, "zeromq.pull"), policy.clone(), ends, clock.clone(), metrics.clone())
@@ -80,7 +81,7 @@ impl ZmqSockets {
             tracing::info!(pull = %path.display(), "accepting events over ZeroMQ");
         }
         let mut publisher = None;
-        if let Some(path) = &asked.publish {
+        if let Some(IpcPath(path)) = &asked.publish {
             let drain = Drain::new();
             let spec = spec(path, "zeromq.pub");
             let (source, follower) = Publish::open(&spec, store.clone(), metrics.clone(), drain.clone())

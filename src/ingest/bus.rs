@@ -25,7 +25,7 @@ use crate::limits::{
     BUS_RECONNECT_MIN, BUS_SETTLED, ENTRY_BYTES_MAX, STOP_CHECK,
 };
 use crate::model::{Batch, Source};
-use crate::wire::frame::{self, FrameError, Framing, Splitter};
+use crate::wire::frame::{self, FrameError, FrameSplitter, Framing};
 
 /// The status of a bus for `saltcellar status`.
 #[derive(Debug, Clone, Default)]
@@ -80,7 +80,6 @@ struct Gathered {
     since: Instant,
 }
 
-/// Why a connection ended.
 enum ConnectionEnd {
     Closed(String),
     Unreadable(FrameError),
@@ -92,7 +91,6 @@ struct Connection {
     since: Micros,
     began: Instant,
     settled: bool,
-    /// The time of the last read.
     read_at: Micros,
 }
 
@@ -225,10 +223,9 @@ impl Bus {
         }
     }
 
-    /// Reads one connection to its end.
     fn read(&mut self, mut stream: UnixStream, connection: &mut Connection) -> ConnectionEnd {
         // The framing adds a few bytes to the largest entry.
-        let mut splitter = Splitter::new(ENTRY_BYTES_MAX + 64);
+        let mut splitter = FrameSplitter::new(ENTRY_BYTES_MAX + 64);
         let mut buffer = vec![0_u8; BUS_READ_BYTES];
         self.watch.change(|s| s.connected = true);
         while !self.deps.drain.is_stopping() {
@@ -276,7 +273,7 @@ impl Bus {
     /// Makes a batch of the complete frames received so far.
     fn take(
         &mut self,
-        splitter: &mut Splitter,
+        splitter: &mut FrameSplitter,
         bytes: usize,
         connection: &mut Connection,
     ) -> Result<(), FrameError> {
@@ -296,10 +293,11 @@ impl Bus {
                         self.deps.metrics.bus_frames_malformed.add(1);
                         continue;
                     };
-                    let result = policy.message(message, Source::Bus, at, |entry, fingerprints| {
-                        batch.push(entry, Some(fingerprints));
-                    });
-                    events += u64::from(result.is_ok());
+                    let Ok(outcome) = policy.message(message, Source::Bus, at) else { continue };
+                    if let Some(accepted) = outcome {
+                        batch.push(&accepted.entry(), accepted.fingerprints);
+                    }
+                    events += 1;
                 }
                 Ok(None) => break Ok(()),
                 Err(error) => break Err(error),

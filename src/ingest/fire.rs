@@ -25,7 +25,7 @@ use parking_lot::Mutex;
 use super::bus::BusMonitor;
 use crate::clock::Clock;
 use crate::limits::{ENTRY_BYTES_MAX, FIRE_PROBE_PAUSE, FIRE_TIMEOUT};
-use crate::wire::frame::{self, Framing, Splitter};
+use crate::wire::frame::{self, FrameSplitter, Framing};
 use crate::wire::salt_event;
 
 /// Why an event was not fired.
@@ -185,7 +185,7 @@ fn send(target: &Target, framing: Framing, tag: &str, data: &[u8]) -> Result<Uni
 fn probe(target: &Target, clock: &Clock) -> Result<Framing, FireError> {
     let gone = |why: std::io::Error| unreachable(&target.publisher, &why);
     let mut from = UnixStream::connect(&target.publisher).map_err(gone)?;
-    let mut splitter = Splitter::new(ENTRY_BYTES_MAX + 64);
+    let mut splitter = FrameSplitter::new(ENTRY_BYTES_MAX + 64);
     // The name is unique to this probe.
     let name = format!("saltcellar/probe/{:016x}", RandomState::new().hash_one(std::process::id()));
     let tag = |framing: Framing| format!("{name}/{}", framing.name());
@@ -218,7 +218,7 @@ fn probe(target: &Target, clock: &Clock) -> Result<Framing, FireError> {
 /// Reads tags from a bus until `recognise` returns a value or the time is over.
 fn read_tags<T>(
     from: &mut UnixStream,
-    splitter: &mut Splitter,
+    splitter: &mut FrameSplitter,
     until: Instant,
     mut recognise: impl FnMut(&[u8]) -> Option<T>,
 ) -> std::io::Result<Option<T>> {

@@ -9,15 +9,13 @@
 //! file, and the entry carries the result ([`Flags::MASTER_KEY`]).
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
 
 use super::redact::{Redacted, Redactor};
-use crate::config::salt_master::{Role, SaltMaster, read_key};
+use crate::config::salt_master::{FileIdentity, Role, SaltMaster, read_key};
 use crate::limits::MASTER_KEYS_POLL;
 use crate::model::{
     Batch, Entry, Flags, Glob, KeyTexts, Kind, REDACTED, RedactRule, is_manage_tag, same_key,
@@ -27,18 +25,16 @@ use crate::store::tools::redact::Redact;
 use crate::wire::msgpack;
 use crate::wire::salt_event::fingerprints_of;
 
-/// The identity of a file's content: device, inode, size, time of the last change.
-type Identity = Option<(u64, u64, u64, i64, i64)>;
+/// `None` for a missing file.
+type Identity = Option<FileIdentity>;
 
 fn identity(path: &Path) -> Identity {
-    let found = fs::metadata(path).ok()?;
-    Some((found.dev(), found.ino(), found.size(), found.mtime(), found.mtime_nsec()))
+    FileIdentity::of(path).ok()
 }
 
 /// Key files, each with its content or the reason why it is unreadable.
 type KeyFiles = BTreeMap<PathBuf, (Identity, Result<Vec<u8>, String>)>;
 
-/// The current keys.
 #[derive(Debug, Default)]
 struct Known {
     texts: KeyTexts,
@@ -270,6 +266,8 @@ fn carries(data: &[u8], key_file: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::clock::Micros;
     use crate::model::Source;

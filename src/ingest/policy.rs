@@ -24,24 +24,34 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::master_keys::MasterKeys;
+use super::master_keys::{Cleaned, MasterKeys};
 use super::redact::{Redacted, Redactor};
 use crate::clock::{Clock, Micros, digits};
 use crate::limits::{ENTRY_BYTES_MAX, SOURCE_LOG_INTERVAL, TAG_BYTES_MAX};
 use crate::metrics::Metrics;
-use crate::model::{Action, Entry, FilterRule, Fingerprints, Kind, RedactRule, Source, chained};
+use crate::model::{Action, Entry, FilterRule, Fingerprints, Kind, RedactRule, Scope, Source, chained};
 use crate::wire::msgpack;
 use crate::wire::salt_codec::Unreadable;
-use crate::wire::salt_event::{Event, Form, fingerprints_of, read_event, split};
+use crate::wire::salt_event::{DataForm, SaltEvent, fingerprints_of, read_event, split};
 
-/// What the policy did with an entry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PolicyOutcome {
-    /// Accepted, possibly redacted.
-    Accepted,
-    /// Dropped by a rule and counted; senders treat it as stored.
-    Dropped,
+/// An accepted entry, possibly redacted.
+#[derive(Debug, Clone)]
+pub struct Accepted<'a> {
+    entry: Entry<'a>,
+    body: Option<Vec<u8>>,
+    /// Those of the entry as accepted, if they were known before.
+    pub fingerprints: Option<Fingerprints>,
 }
+
+impl Accepted<'_> {
+    /// The entry to store.
+    pub fn entry(&self) -> Entry<'_> {
+        Entry { body: self.body.as_deref().unwrap_or(self.entry.body), ..self.entry }
+    }
+}
+
+/// The outcome for an event; `None` if a rule dropped and counted it: senders treat it as stored.
+pub type EventOutcome<'a> = Result<Option<Accepted<'a>>, RejectReason>;
 
 /// Why an event is rejected. It has been counted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -80,6 +90,7 @@ pub struct RuleCount {
 
 struct Filter {
     rule: FilterRule,
+    scope: Scope,
     entries: AtomicU64,
     dropped: AtomicU64,
 }
@@ -107,6 +118,7 @@ impl Policy {
     ) -> Self {
         let count = |rule: &FilterRule| Filter {
             rule: rule.clone(),
+            scope: rule.scope(),
             entries: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
         };
@@ -131,16 +143,10 @@ impl Policy {
         &self.master_keys
     }
 
-    /// Applies the policy to an event in the form `tag`, two newlines, msgpack, and passes the result to `accept`.
-    pub fn message(
-        &self,
-        message: &[u8],
-        source: Source,
-        at: Micros,
-        accept: impl FnOnce(&Entry<'_>, Fingerprints),
-    ) -> Result<PolicyOutcome, RejectReason> {
+    /// Applies the policy to an event in the form `tag`, two newlines, msgpack.
+    pub fn message<'a>(&self, message: &'a [u8], source: Source, at: Micros) -> EventOutcome<'a> {
         if let Some((tag, data)) = split(message) {
-            return self.event(tag, data, source, at, accept);
+            return self.event(tag, data, source, at);
         }
         self.metrics.events_without_tag.add(1);
         self.log("no tag", || {
@@ -154,15 +160,8 @@ impl Policy {
         Err(RejectReason::NoTag)
     }
 
-    /// Applies the policy to an event, and passes the result to `accept`.
-    pub fn event(
-        &self,
-        tag: &[u8],
-        data: &[u8],
-        source: Source,
-        at: Micros,
-        accept: impl FnOnce(&Entry<'_>, Fingerprints),
-    ) -> Result<PolicyOutcome, RejectReason> {
+    /// Applies the policy to an event.
+    pub fn event<'a>(&self, tag: &'a [u8], data: &'a [u8], source: Source, at: Micros) -> EventOutcome<'a> {
         self.check_tag(tag, source)?;
         let (len, max) = (tag.len() + data.len(), self.entry_bytes_max);
         if len > max {
@@ -173,7 +172,7 @@ impl Policy {
             });
             return Err(reason);
         }
-        self.read(&read_event(tag, data, source, at), accept)
+        self.read(&read_event(tag, data, source, at))
     }
 
     /// Rejects a tag that is too long to be stored.
@@ -190,18 +189,12 @@ impl Policy {
     }
 
     /// Applies the policy to a parsed event.
-    pub fn read(
-        &self,
-        event: &Event<'_>,
-        accept: impl FnOnce(&Entry<'_>, Fingerprints),
-    ) -> Result<PolicyOutcome, RejectReason> {
-        if let Form::Unreadable(why) = event.form {
+    pub fn read<'a>(&self, event: &SaltEvent<'a>) -> EventOutcome<'a> {
+        if let DataForm::Unreadable(why) = event.form {
             return Err(self.reject(&event.entry, why));
         }
         self.inspect(event);
-        Ok(self.pass(&event.entry, Some(event.fingerprints), |entry, fingerprints| {
-            accept(entry, fingerprints.unwrap_or_else(|| fingerprints_of(entry)));
-        }))
+        Ok(self.pass(&event.entry, Some(event.fingerprints)))
     }
 
     /// Counts and logs an entry that Salt's codec cannot read.
@@ -216,49 +209,37 @@ impl Policy {
         why.into()
     }
 
-    /// Passes an entry to `accept`, unchanged or redacted, or drops it. Salt's codec must be able to read its
-    /// body, see [`Policy::reject`]. `fingerprints` are those of the original entry, if known; a redacted one gets others.
-    pub fn pass(
-        &self,
-        entry: &Entry<'_>,
-        fingerprints: Option<Fingerprints>,
-        accept: impl FnOnce(&Entry<'_>, Option<Fingerprints>),
-    ) -> PolicyOutcome {
+    /// Accepts an entry, unchanged or redacted; `None` if it is dropped. Salt's codec must be able to read its body, see
+    /// [`Policy::reject`]. `fingerprints` are those of the original entry, if known; a redacted one gets others.
+    pub fn pass<'a>(&self, entry: &Entry<'a>, fingerprints: Option<Fingerprints>) -> Option<Accepted<'a>> {
         if !self.filters.is_empty() && self.is_dropped(entry) {
-            return PolicyOutcome::Dropped;
+            return None;
         }
-        let cleaned = self.master_keys.clean(entry);
-        let entry = match &cleaned {
-            None => *entry,
-            Some(cleaned) => {
-                self.metrics.master_keys_redacted.add(1);
-                if cleaned.unparsed {
-                    self.report_unparsed(entry);
-                }
-                Entry { body: &cleaned.body, flags: cleaned.flags, ..*entry }
+        let mut accepted = Accepted { entry: *entry, body: None, fingerprints };
+        if let Some(Cleaned { body, flags, unparsed }) = self.master_keys.clean(entry) {
+            self.metrics.master_keys_redacted.add(1);
+            if unparsed {
+                self.report_unparsed(entry);
             }
-        };
-        let redacted = match &self.redactor {
-            Some(redactor) => redactor.redact(&entry),
-            None => Redacted::Untouched,
-        };
-        let body = match redacted {
-            Redacted::Untouched if cleaned.is_none() => {
-                accept(&entry, fingerprints);
-                return PolicyOutcome::Accepted;
+            (accepted.body, accepted.entry.flags) = (Some(body), flags);
+        }
+        match self.redactor.as_ref().map_or(Redacted::Untouched, |of| of.redact(&accepted.entry())) {
+            Redacted::Untouched if accepted.body.is_none() => return Some(accepted),
+            Redacted::Untouched => {}
+            Redacted::Changed(body) => {
+                self.metrics.entries_redacted.add(1);
+                accepted.body = Some(body);
             }
-            Redacted::Untouched => None,
-            Redacted::Changed(body) => Some(body),
             Redacted::Unparsed(body) => {
-                self.report_unparsed(&entry);
-                Some(body)
+                self.metrics.entries_redacted.add(1);
+                self.report_unparsed(entry);
+                accepted.body = Some(body);
             }
-        };
-        self.metrics.entries_redacted.add(u64::from(body.is_some()));
-        let entry = Entry { body: body.as_deref().unwrap_or(entry.body), ..entry };
-        accept(&entry, fingerprints.is_some().then(|| fingerprints_of(&entry)));
-        PolicyOutcome::Accepted
+        }
+        accepted.fingerprints = fingerprints.map(|_| fingerprints_of(&accepted.entry()));
+        Some(accepted)
     }
+
     fn report_unparsed(&self, entry: &Entry<'_>) {
         self.metrics.redactions_blind.add(1);
         self.log("unparsed", || {
@@ -290,7 +271,7 @@ impl Policy {
         if !matches!(entry.kind, Kind::Event | Kind::JobNew | Kind::Return) {
             return false;
         }
-        let Some(filter) = self.filters.iter().find(|f| f.rule.scope.matches(entry, || funs_of(entry.body)))
+        let Some(filter) = self.filters.iter().find(|f| f.scope.matches(entry, || funs_of(entry.body)))
         else {
             return false;
         };
@@ -308,8 +289,8 @@ impl Policy {
     }
 
     /// Counts and logs oddities of an event that is accepted.
-    fn inspect(&self, event: &Event<'_>) {
-        let Event { entry, stamp, form, .. } = event;
+    fn inspect(&self, event: &SaltEvent<'_>) {
+        let SaltEvent { entry, stamp, form, .. } = event;
         let report = |about: &'static str, message: &str| {
             self.log(about, || {
                 let stamp = stamp.map(|s| String::from_utf8_lossy(s).into_owned());
@@ -320,8 +301,8 @@ impl Policy {
         };
         match form {
             // Unreadable data was rejected before.
-            Form::Map | Form::Unreadable(_) => {}
-            Form::NoMap => {
+            DataForm::Map | DataForm::Unreadable(_) => {}
+            DataForm::NoMap => {
                 self.metrics.events_no_map.add(1);
                 report("no map", "event data is not a map; stored unchanged");
             }
@@ -382,7 +363,7 @@ fn shown(tag: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Builtin, Flags, Glob, Scope};
+    use crate::model::{Builtin, Flags, Glob};
     use crate::wire::msgpack::Writer;
 
     const NOW: Micros = Micros(1_795_230_637_000_000);
@@ -402,9 +383,13 @@ mod tests {
         )
     }
 
+    fn of_all(name: &str, action: Action) -> FilterRule {
+        let (tag, fun, minion) = Default::default();
+        FilterRule { name: name.to_owned(), action, tag, fun, minion }
+    }
+
     fn rule(action: Action, tag: &str) -> FilterRule {
-        let scope = Scope { tag: vec![Glob::new(tag)], ..Scope::default() };
-        FilterRule { name: tag.to_owned(), scope, action }
+        FilterRule { tag: vec![Glob::new(tag)], ..of_all(tag, action) }
     }
 
     fn data(id: &str) -> Vec<u8> {
@@ -415,23 +400,21 @@ mod tests {
 
     /// Whether the event is accepted.
     fn is_accepted(policy: &Policy, tag: &str, data: &[u8], source: Source) -> bool {
-        let mut accepted = false;
-        policy
-            .event(tag.as_bytes(), data, source, NOW, |entry, fingerprints| {
-                accepted = true;
-                assert_eq!(
-                    fingerprints,
-                    fingerprints_of(entry),
-                    "the fingerprints are those of the stored entry"
-                );
-            })
-            .unwrap();
-        accepted
+        let accepted = policy.event(tag.as_bytes(), data, source, NOW).unwrap();
+        if let Some(accepted) = &accepted {
+            let of_stored = fingerprints_of(&accepted.entry());
+            assert_eq!(
+                accepted.fingerprints,
+                Some(of_stored),
+                "the fingerprints are those of the stored entry"
+            );
+        }
+        accepted.is_some()
     }
 
     #[test]
     fn the_first_matching_rule_decides() {
-        let everything = FilterRule { name: "rest".into(), scope: Scope::default(), action: Action::Drop };
+        let everything = of_all("rest", Action::Drop);
         let rules = [rule(Action::Store, "salt/job/*"), rule(Action::Drop, "salt/*"), everything];
         let (policy, metrics) = policy(&rules, &[]);
         for (tag, stored) in [("salt/job/1/new", true), ("salt/auth", false), ("other", false)] {
@@ -463,38 +446,38 @@ mod tests {
 
     #[test]
     fn entries_that_salt_requires_are_never_dropped() {
-        let (policy, _) =
-            policy(&[FilterRule { name: "all".into(), scope: Scope::default(), action: Action::Drop }], &[]);
+        let (policy, _) = policy(&[of_all("all", Action::Drop)], &[]);
         let entry = read_event(b"t", b"\x80", Source::Returner, NOW).entry;
         for (kind, passed) in [
-            (Kind::Load, PolicyOutcome::Accepted),
-            (Kind::Minions, PolicyOutcome::Accepted),
-            (Kind::Endtime, PolicyOutcome::Accepted),
-            (Kind::Register, PolicyOutcome::Accepted),
-            (Kind::Return, PolicyOutcome::Dropped),
-            (Kind::Event, PolicyOutcome::Dropped),
+            (Kind::Load, true),
+            (Kind::Minions, true),
+            (Kind::Endtime, true),
+            (Kind::Register, true),
+            (Kind::Return, false),
+            (Kind::Event, false),
         ] {
-            assert_eq!(policy.pass(&Entry { kind, ..entry }, None, |_, _| ()), passed, "{kind:?}");
+            assert_eq!(policy.pass(&Entry { kind, ..entry }, None).is_some(), passed, "{kind:?}");
         }
     }
 
     #[test]
     fn malformed_events_are_rejected_or_reported_and_counted() {
         let (policy, metrics) = policy(&[], &[]);
-        let take = |message: &[u8]| policy.message(message, Source::Bus, NOW, |_, _| ());
+        let take =
+            |message: &[u8]| policy.message(message, Source::Bus, NOW).map(|accepted| accepted.is_some());
         assert_eq!(take(b"no tag at all"), Err(RejectReason::NoTag));
         assert_eq!(take(b"\n\n\x80"), Err(RejectReason::NoTag));
         let long = [&vec![b't'; 10 << 20][..], b"\n\n\x80"].concat();
         assert_eq!(take(&long), Err(RejectReason::TagTooLong(10 << 20)));
         let large = [b"t\n\n", &vec![0xc0; 2 << 20][..]].concat();
         assert_eq!(take(&large), Err(RejectReason::TooLarge { len: (2 << 20) + 1, max: 1 << 20 }));
-        assert_eq!(take(b"t\n\n\x93\x01\x02\x03"), Ok(PolicyOutcome::Accepted));
+        assert_eq!(take(b"t\n\n\x93\x01\x02\x03"), Ok(true));
         for broken in [&b"t\n\n\xc1"[..], b"t\n\n", b"t\n\n\x80\x80", b"t\n\n\x82\xa1a"] {
             assert!(matches!(take(broken), Err(RejectReason::Unreadable(_))), "{broken:?}");
         }
         let old = data("web1").iter().map(|&b| if b == b'6' { b'1' } else { b }).collect::<Vec<_>>();
-        assert_eq!(take(&[b"t\n\n", &old[..]].concat()), Ok(PolicyOutcome::Accepted));
-        assert_eq!(take(&[b"t\n\n", &data("web1")[..]].concat()), Ok(PolicyOutcome::Accepted));
+        assert_eq!(take(&[b"t\n\n", &old[..]].concat()), Ok(true));
+        assert_eq!(take(&[b"t\n\n", &data("web1")[..]].concat()), Ok(true));
         let counted = [
             &metrics.events_without_tag,
             &metrics.events_tag_too_long,
@@ -517,17 +500,14 @@ mod tests {
         let body = w.into_bytes();
         let tag = b"salt/job/1/ret/web1";
         let mut seen = Vec::new();
-        policy
-            .event(tag, &body, Source::Bus, NOW, |entry, fingerprints| {
-                seen.push((entry.body.to_vec(), fingerprints));
-            })
-            .unwrap();
+        let accepted = policy.event(tag, &body, Source::Bus, NOW).unwrap().unwrap();
+        seen.push((accepted.entry().body.to_vec(), accepted.fingerprints.unwrap()));
         let entry = read_event(tag, &body, Source::Returner, NOW).entry;
-        policy.pass(&entry, Some(fingerprints_of(&entry)), |entry, fingerprints| {
-            assert_eq!((entry.kind, entry.jid, entry.minion, entry.fun), (Kind::Return, "1", "web1", "x.y"));
-            assert!(entry.flags.has(Flags::SUCCESS.with(Flags::RETCODE_KNOWN)) && entry.retcode == 3);
-            seen.push((entry.body.to_vec(), fingerprints.unwrap()));
-        });
+        let accepted = policy.pass(&entry, Some(fingerprints_of(&entry))).unwrap();
+        let entry = accepted.entry();
+        assert_eq!((entry.kind, entry.jid, entry.minion, entry.fun), (Kind::Return, "1", "web1", "x.y"));
+        assert!(entry.flags.has(Flags::SUCCESS.with(Flags::RETCODE_KNOWN)) && entry.retcode == 3);
+        seen.push((entry.body.to_vec(), accepted.fingerprints.unwrap()));
         assert_eq!(seen[0], seen[1]);
         let text = String::from_utf8_lossy(&seen[0].0).into_owned();
         assert!(!text.contains("hunter2") && text.contains("[redacted]"), "{text}");
@@ -541,7 +521,7 @@ mod tests {
         let (policy, metrics) = policy(&[], &[redact]);
         let broken = b"\x82\xa1a-----BEGIN RSA PRIVATE KEY-----";
         let entry = Entry { body: broken, ..read_event(b"t", b"\x80", Source::Bus, NOW).entry };
-        policy.pass(&entry, None, |entry, _| assert_eq!(entry.body, b"\xaa[redacted]"));
+        assert_eq!(policy.pass(&entry, None).unwrap().entry().body, b"\xaa[redacted]");
         assert_eq!(metrics.redactions_blind.get(), 1);
     }
 }

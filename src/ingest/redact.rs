@@ -105,10 +105,10 @@ impl KeyGlob {
 }
 
 impl CompiledRule {
-    fn new(rule: usize, scope: &Scope, keys: &[Glob]) -> Self {
+    fn new(rule: usize, scope: Scope, keys: &[Glob]) -> Self {
         Self {
             rule,
-            scope: scope.clone(),
+            scope,
             keys: keys.iter().map(KeyGlob::new).collect(),
             hint: hint(keys),
             paths: Vec::new(),
@@ -143,18 +143,18 @@ impl Redactor {
         let globs = |texts: &[&str]| texts.iter().map(|text| Glob::new(text)).collect::<Vec<_>>();
         let mut parts = Vec::new();
         for (n, rule) in rules.iter().enumerate() {
-            let mut part = CompiledRule::new(n, &rule.scope, &rule.keys);
+            let mut part = CompiledRule::new(n, rule.scope(), &rule.keys);
             part.paths.clone_from(&rule.paths);
             part.patterns = rule.patterns.iter().map(|pattern| pattern.regex().clone()).collect();
             part.blocks = rule.builtin == Some(Builtin::PrivateKeys);
             match rule.builtin {
                 Some(Builtin::Passwords) => {
-                    parts.push(CompiledRule::new(n, &rule.scope, &globs(&PASSWORD_KEYS)));
+                    parts.push(CompiledRule::new(n, rule.scope(), &globs(&PASSWORD_KEYS)));
                 }
                 Some(Builtin::Pillar) => {
-                    parts.push(CompiledRule::new(n, &rule.scope, &globs(&["pillar", "pillar_override"])));
-                    let scope = Scope { fun: globs(&["pillar.*", "runner.pillar.*"]), ..rule.scope.clone() };
-                    let mut returns = CompiledRule::new(n, &scope, &[]);
+                    parts.push(CompiledRule::new(n, rule.scope(), &globs(&["pillar", "pillar_override"])));
+                    let scope = Scope { fun: globs(&["pillar.*", "runner.pillar.*"]), ..rule.scope() };
+                    let mut returns = CompiledRule::new(n, scope, &[]);
                     returns.paths = vec![globs(&["return"])];
                     parts.push(returns);
                 }
@@ -216,24 +216,25 @@ impl Redactor {
         for (n, (_, count)) in self.counts.iter().enumerate() {
             count.fetch_add(walk.rules >> n & 1, Ordering::Relaxed);
         }
-        Redacted::Changed(spliced(body, body.len() - root.len(), &walk.edits))
+        let from = body.len() - root.len();
+        let edits = walk.edits.iter().map(|edit| (from + edit.from, from + edit.to, &*edit.value));
+        Redacted::Changed(spliced(body, edits))
     }
 }
 
-/// `body` with the edits applied; their offsets count from `from`.
-fn spliced(body: &[u8], from: usize, edits: &[Edit]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(body.len());
+/// The bytes with replacements for ranges, in order.
+fn spliced<'e>(bytes: &[u8], edits: impl Iterator<Item = (usize, usize, &'e [u8])>) -> Vec<u8> {
+    let mut out = Vec::with_capacity(bytes.len());
     let mut done = 0;
-    for edit in edits {
-        out.extend_from_slice(body.get(done..from + edit.from).unwrap_or_default());
-        out.extend_from_slice(&edit.value);
-        done = from + edit.to;
+    for (from, to, value) in edits {
+        out.extend_from_slice(bytes.get(done..from).unwrap_or_default());
+        out.extend_from_slice(value);
+        done = to;
     }
-    out.extend_from_slice(body.get(done..).unwrap_or_default());
+    out.extend_from_slice(bytes.get(done..).unwrap_or_default());
     out
 }
 
-/// A replacement for a value.
 struct Edit {
     from: usize,
     to: usize,
@@ -405,18 +406,8 @@ fn bit(rule: usize) -> u64 {
 
 /// The text with `ranges` redacted; `None` without ranges.
 fn replace_ranges(text: &[u8], ranges: &[(usize, usize)]) -> Option<Vec<u8>> {
-    if ranges.is_empty() {
-        return None;
-    }
-    let mut out = Vec::with_capacity(text.len());
-    let mut done = 0;
-    for &(from, to) in ranges {
-        out.extend_from_slice(text.get(done..from).unwrap_or_default());
-        out.extend_from_slice(REDACTED.as_bytes());
-        done = to;
-    }
-    out.extend_from_slice(text.get(done..).unwrap_or_default());
-    Some(out)
+    let edits = ranges.iter().map(|&(from, to)| (from, to, REDACTED.as_bytes()));
+    (!ranges.is_empty()).then(|| spliced(text, edits))
 }
 
 /// As [`replace_ranges`], with ranges extended to whole UTF-8 characters.
@@ -691,8 +682,7 @@ mod tests {
 
     #[test]
     fn a_rule_applies_to_its_scope_only() {
-        let scope = Scope { fun: globs(&["vault.*"]), ..Scope::default() };
-        let vault = [RedactRule { scope, paths: vec![globs(&["return"])], ..rule() }];
+        let vault = [RedactRule { fun: globs(&["vault.*"]), paths: vec![globs(&["return"])], ..rule() }];
         let value = map(&[("return", "x".into())]);
         assert_eq!(redacted(&vault, Kind::Return, "vault.read", &value), map(&[("return", REDACTED.into())]));
         assert_eq!(redacted(&vault, Kind::Return, "test.ping", &value), value);

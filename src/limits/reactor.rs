@@ -13,7 +13,7 @@ pub const MASTER_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout for a master's answer. Salt's own client waits as long for a publish (`publish_timeout`).
 pub const MASTER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Bytes of a master's answer: signatures of all runners have some 100 KB, a wheel's result can be a file.
+/// Bytes of a master's answer: a wheel's result can be a file.
 pub const MASTER_ANSWER_BYTES_MAX: usize = ENTRY_BYTES_MAX;
 
 /// Bytes read from a master at once.
@@ -142,7 +142,7 @@ pub const REACTOR_OPTIONS_MAX: usize = 1_000;
 /// The largest `tries` of a rule.
 pub const REACTOR_TRIES_MAX: u32 = 1_000;
 
-/// Cache time of the signatures of the master's runners; without an answer they are requested again after a sixtieth of it.
+/// Cache time of the signature of a runner or wheel function; that a function is missing is valid for a sixtieth of it.
 pub const REACTOR_SIGNATURES: Duration = Duration::from_secs(3600);
 
 /// Interval between checks of the master's configuration files.

@@ -8,66 +8,51 @@ use std::time::{Duration, Instant};
 
 use super::{MasterAddress, MasterError};
 use crate::limits::{MASTER_ANSWER_BYTES_MAX, MASTER_READ_BYTES};
-use crate::wire::zmtp::{self, Command, Message, SocketType, Splitter, ZmtpItem};
+use crate::wire::zmtp::{self, Command, Handshake, Message, SocketType, Splitter, ZmtpItem};
 
 /// A connection after its handshake, with no answer pending.
-pub(super) struct Connection {
+pub(super) struct MasterConnection {
     stream: TcpStream,
     splitter: Splitter,
     place: String,
 }
 
 /// Why an exchange failed.
-type Broken = String;
+type Broken = Box<dyn std::error::Error>;
 
-impl Connection {
+impl MasterConnection {
     /// Connects, with a handshake.
     pub(super) fn open(place: &MasterAddress, until: Instant) -> Result<Self, MasterError> {
-        let named = place.to_string();
-        let unreachable = |why: String| MasterError::Unreachable { place: named.clone(), why };
-        let addresses = place.address().to_socket_addrs().map_err(|why| unreachable(why.to_string()))?;
-        let mut last = "its name resolves to no address".to_owned();
-        for address in addresses {
+        Self::connect(place, until)
+            .map_err(|why| MasterError::Unreachable { place: place.to_string(), why: why.to_string() })
+    }
+
+    fn connect(place: &MasterAddress, until: Instant) -> Result<Self, Broken> {
+        let mut last: Broken = "its name resolves to no address".into();
+        for address in place.address().to_socket_addrs()? {
             let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
             match TcpStream::connect_timeout(&address, left) {
                 Ok(stream) => {
-                    let mut connection = Self {
-                        stream,
-                        splitter: Splitter::new(MASTER_ANSWER_BYTES_MAX),
-                        place: named.clone(),
-                    };
-                    return connection.handshake(until).map(|()| connection).map_err(unreachable);
+                    let splitter = Splitter::new(MASTER_ANSWER_BYTES_MAX);
+                    let mut connection = Self { stream, splitter, place: place.to_string() };
+                    connection.handshake(until)?;
+                    return Ok(connection);
                 }
-                Err(why) => last = why.to_string(),
+                Err(why) => last = why.into(),
             }
         }
-        Err(unreachable(last))
+        Err(last)
     }
 
     fn handshake(&mut self, until: Instant) -> Result<(), Broken> {
-        let text = |error: std::io::Error| error.to_string();
-        self.stream.set_nodelay(true).map_err(text)?;
+        self.stream.set_nodelay(true)?;
         self.write(&zmtp::greeting(), until)?;
-        let mut theirs = [0; zmtp::GREETING_LEN];
-        let mut have = 0;
-        while have < theirs.len() {
-            let n = self.read_into(theirs.get_mut(have..).unwrap_or_default(), until)?;
-            have += n;
-            if theirs.first() != Some(&0xff) {
-                return Err(zmtp::ZmtpError::NoGreeting.to_string());
-            }
-        }
-        zmtp::check_greeting(&theirs).map_err(|error| error.to_string())?;
-        self.write(&zmtp::ready(SocketType::Req), until)?;
         loop {
-            match self.splitter.next_item().map_err(|error| error.to_string())? {
-                Some(ZmtpItem::Command(command)) => {
-                    return SocketType::Req.check_ready(command).map_err(|error| error.to_string());
-                }
-                Some(ZmtpItem::Message(_)) => return Err("a message before the READY".to_owned()),
-                None => {}
+            match self.splitter.handshake(SocketType::Req)? {
+                Handshake::Send(bytes) => self.write(&bytes, until)?,
+                Handshake::Receive => self.read(until)?,
+                Handshake::Done => return Ok(()),
             }
-            self.read(until)?;
         }
     }
 
@@ -87,42 +72,38 @@ impl Connection {
         zmtp::put_request(&mut bytes, request);
         // A partial message has no effect on the master.
         self.write(&bytes, until)
-            .map_err(|why| MasterError::Unreachable { place: self.place.clone(), why })?;
-        self.answer(until).map_err(|why| MasterError::NoAnswer { place: self.place.clone(), why })
+            .map_err(|why| MasterError::Unreachable { place: self.place.clone(), why: why.to_string() })?;
+        self.answer(until)
+            .map_err(|why| MasterError::NoAnswer { place: self.place.clone(), why: why.to_string() })
     }
 
     fn answer(&mut self, until: Instant) -> Result<Vec<u8>, Broken> {
         loop {
-            let pong = match self.splitter.next_item().map_err(|error| error.to_string())? {
+            let pong = match self.splitter.next_item()? {
                 Some(ZmtpItem::Message(Message { first: [], second: Some(body), frames: 2 })) => {
                     return Ok(body.to_vec());
                 }
-                Some(ZmtpItem::Message(_)) => {
-                    return Err("the answer is not a reply to a REQ socket".to_owned());
-                }
+                Some(ZmtpItem::Message(_)) => return Err("the answer is not a reply to a REQ socket".into()),
                 Some(ZmtpItem::Command(command)) => match zmtp::read_command(command) {
-                    Some(Command::Ping(context)) => Some(zmtp::pong(context)),
-                    _ => None,
+                    Some(Command::Ping(context)) => zmtp::pong(context),
+                    _ => continue,
                 },
                 None => {
                     self.read(until)?;
-                    None
+                    continue;
                 }
             };
-            if let Some(pong) = pong {
-                self.write(&pong, until)?;
-            }
+            self.write(&pong, until)?;
         }
     }
 
     fn write(&mut self, mut bytes: &[u8], until: Instant) -> Result<(), Broken> {
         while !bytes.is_empty() {
-            let left = left(until)?;
-            self.stream.set_write_timeout(Some(left)).map_err(|error| error.to_string())?;
+            self.stream.set_write_timeout(Some(left(until)?))?;
             match self.stream.write(bytes) {
-                Ok(0) => return Err("connection closed".to_owned()),
+                Ok(0) => return Err("connection closed".into()),
                 Ok(n) => bytes = bytes.get(n..).unwrap_or_default(),
-                Err(error) => ignore_timeout(&error)?,
+                Err(error) => ignore_timeout(error)?,
             }
         }
         Ok(())
@@ -131,19 +112,15 @@ impl Connection {
     /// Reads available bytes into the splitter.
     fn read(&mut self, until: Instant) -> Result<(), Broken> {
         let mut buffer = [0; MASTER_READ_BYTES];
-        let n = self.read_into(&mut buffer, until)?;
-        self.splitter.feed(buffer.get(..n).unwrap_or_default());
-        Ok(())
-    }
-
-    fn read_into(&mut self, buffer: &mut [u8], until: Instant) -> Result<usize, Broken> {
         loop {
-            let left = left(until)?;
-            self.stream.set_read_timeout(Some(left)).map_err(|error| error.to_string())?;
-            match self.stream.read(buffer) {
-                Ok(0) => return Err("connection closed by the peer".to_owned()),
-                Ok(n) => return Ok(n),
-                Err(error) => ignore_timeout(&error)?,
+            self.stream.set_read_timeout(Some(left(until)?))?;
+            match self.stream.read(&mut buffer) {
+                Ok(0) => return Err("connection closed by the peer".into()),
+                Ok(n) => {
+                    self.splitter.feed(buffer.get(..n).unwrap_or_default());
+                    return Ok(());
+                }
+                Err(error) => ignore_timeout(error)?,
             }
         }
     }
@@ -151,12 +128,13 @@ impl Connection {
 
 fn left(until: Instant) -> Result<Duration, Broken> {
     let left = until.saturating_duration_since(Instant::now());
-    if left.is_zero() { Err("timeout".to_owned()) } else { Ok(left) }
+    if left.is_zero() { Err("timeout".into()) } else { Ok(left) }
 }
+
 /// Ignores timeouts and interrupts: the caller's loop checks the deadline.
-fn ignore_timeout(error: &std::io::Error) -> Result<(), Broken> {
+fn ignore_timeout(error: std::io::Error) -> Result<(), Broken> {
     match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => Ok(()),
-        _ => Err(error.to_string()),
+        _ => Err(error.into()),
     }
 }

@@ -3,26 +3,20 @@
 //! 3006 creates a new key at each start, 3007 and 3008 only without an existing one. So the file is checked for each request, and read again
 //! if it has changed or if the master rejects the cached key.
 
-use std::fs::File;
-use std::io::Read as _;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
 
 use super::{MasterAddress, MasterError};
-use crate::limits::MASTER_KEY_BYTES_MAX;
+use crate::config::salt_master::{FileIdentity, read_key};
 
-/// The identity of a file's content: device, inode, size, time of the last change.
-type Identity = (u64, u64, u64, i64, i64);
-
-pub(super) struct Key {
+pub(super) struct MasterKeyFile {
     path: PathBuf,
     place: String,
-    read: Mutex<Option<(Identity, String)>>,
+    read: Mutex<Option<(FileIdentity, String)>>,
 }
 
-impl Key {
+impl MasterKeyFile {
     pub(super) fn of(place: &MasterAddress) -> Self {
         // For a user name with a backslash (Windows) Salt uses another file name; such a master is not on this machine.
         let path = place.cachedir.join(format!(".{}_key", place.user));
@@ -40,8 +34,7 @@ impl Key {
             path: self.path.display().to_string(),
             why,
         };
-        let found = std::fs::metadata(&self.path).map_err(|why| failed(why.to_string()))?;
-        let identity = (found.dev(), found.ino(), found.size(), found.mtime(), found.mtime_nsec());
+        let identity = FileIdentity::of(&self.path).map_err(|why| failed(why.to_string()))?;
         let mut read = self.read.lock();
         if let Some((known, key)) = &*read
             && *known == identity
@@ -49,13 +42,10 @@ impl Key {
         {
             return Ok(key.clone());
         }
-        let mut key = String::new();
-        let file = File::open(&self.path).map_err(|why| failed(why.to_string()))?;
-        file.take(MASTER_KEY_BYTES_MAX + 1)
-            .read_to_string(&mut key)
-            .map_err(|why| failed(why.to_string()))?;
-        if key.is_empty() || key.len() as u64 > MASTER_KEY_BYTES_MAX {
-            return Err(failed(format!("it has {} bytes, a key has 76", found.size())));
+        let key = read_key(&self.path).map_err(|why| failed(why.to_string()))?;
+        let key = String::from_utf8(key).map_err(|why| failed(why.to_string()))?;
+        if key.is_empty() {
+            return Err(failed("it is empty, a key has 76 bytes".to_owned()));
         }
         *read = Some((identity, key.clone()));
         Ok(key)

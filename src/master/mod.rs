@@ -15,7 +15,6 @@ mod call;
 mod connection;
 mod key;
 pub mod pack;
-mod signatures;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,10 +24,9 @@ use parking_lot::Mutex;
 
 pub use answer::Answer;
 pub use call::{Call, Cmd};
-pub use signatures::{Signature, Signatures, read as read_signatures};
 
-use connection::Connection;
-use key::Key;
+use connection::MasterConnection;
+use key::MasterKeyFile;
 
 use crate::limits::{MASTER_CONNECT_TIMEOUT, MASTER_CONNECTIONS_KEPT};
 use crate::metrics::Metrics;
@@ -125,8 +123,8 @@ impl MasterError {
 /// A master.
 pub struct Master {
     place: MasterAddress,
-    key: Key,
-    idle: Mutex<Vec<Connection>>,
+    key: MasterKeyFile,
+    idle: Mutex<Vec<MasterConnection>>,
     metrics: Arc<Metrics>,
     /// The key under which the master rejects the reactor's user name and accepts its own. With another key both are tried again.
     own_name_only: Mutex<Option<String>>,
@@ -135,7 +133,7 @@ pub struct Master {
 impl Master {
     /// A client that connects on the first request.
     pub fn new(place: MasterAddress, metrics: Arc<Metrics>) -> Self {
-        let key = Key::of(&place);
+        let key = MasterKeyFile::of(&place);
         Self { place, key, idle: Mutex::default(), metrics, own_name_only: Mutex::default() }
     }
 
@@ -216,7 +214,7 @@ impl Master {
     }
 
     /// A pooled connection, or a new one.
-    fn connected(&self, until: Instant) -> Result<Connection, MasterError> {
+    fn connected(&self, until: Instant) -> Result<MasterConnection, MasterError> {
         let kept = loop {
             // The most recently used one is the most likely to be alive.
             match self.idle.lock().pop() {
@@ -229,10 +227,10 @@ impl Master {
         }
         let timeout = MASTER_CONNECT_TIMEOUT.min(until.saturating_duration_since(Instant::now()));
         self.metrics.master_connects.add(1);
-        Connection::open(&self.place, Instant::now() + timeout)
+        MasterConnection::open(&self.place, Instant::now() + timeout)
     }
 
-    fn keep(&self, connection: Connection) {
+    fn keep(&self, connection: MasterConnection) {
         let mut idle = self.idle.lock();
         if idle.len() < MASTER_CONNECTIONS_KEPT {
             idle.push(connection);

@@ -7,8 +7,9 @@ use std::thread::JoinHandle;
 
 use super::*;
 use crate::sls::value::{Map, Value};
+use crate::testkit::master::{Router, published};
 use crate::wire::msgpack::{Writer, as_text, get};
-use crate::wire::zmtp::{self, Message, SocketType, Splitter, ZmtpItem};
+use crate::wire::zmtp::{self, SocketType};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -48,58 +49,22 @@ impl FakePeer {
     }
 }
 
-/// The master's end of a REQ connection: a ROUTER.
-struct Router {
-    stream: TcpStream,
-    splitter: Splitter,
+fn handshake(stream: TcpStream) -> Router {
+    Router::accept(stream).unwrap()
 }
 
-fn handshake(mut stream: TcpStream) -> Router {
-    stream.write_all(&zmtp::greeting()).unwrap();
-    let mut theirs = [0; zmtp::GREETING_LEN];
-    stream.read_exact(&mut theirs).unwrap();
-    zmtp::check_greeting(&theirs).unwrap();
-    stream.write_all(b"\x04\x1c\x05READY\x0bSocket-Type\0\0\0\x06ROUTER").unwrap();
-    let mut router = Router { stream, splitter: Splitter::new(1 << 20) };
-    assert!(router.next().unwrap().is_empty(), "the READY");
-    router
+/// The body of the next request; `None` at the end.
+fn next(router: &mut Router) -> Option<Vec<u8>> {
+    router.next_request().ok().flatten()
 }
 
-impl Router {
-    /// The body of the next request, empty for a command; `None` at the end.
-    fn next(&mut self) -> Option<Vec<u8>> {
-        loop {
-            match self.splitter.next_item().unwrap() {
-                Some(ZmtpItem::Command(_)) => return Some(Vec::new()),
-                Some(ZmtpItem::Message(Message { first, second, frames })) => {
-                    assert_eq!((first, frames), (&[][..], 2));
-                    return Some(second.unwrap().to_vec());
-                }
-                None => {}
-            }
-            let mut buffer = [0; 1000];
-            match self.stream.read(&mut buffer) {
-                Ok(n) if n > 0 => self.splitter.feed(&buffer[..n]),
-                _ => return None,
-            }
-        }
+/// Sends an answer in chunks with arbitrary boundaries.
+fn send(router: &mut Router, body: &[u8]) {
+    let mut bytes = Vec::new();
+    zmtp::put_request(&mut bytes, body);
+    for piece in bytes.chunks(3) {
+        let _ = router.stream.write_all(piece);
     }
-
-    fn send(&mut self, body: &[u8]) {
-        let mut bytes = Vec::new();
-        zmtp::put_request(&mut bytes, body);
-        // In chunks with arbitrary boundaries.
-        for piece in bytes.chunks(3) {
-            let _ = self.stream.write_all(piece);
-        }
-    }
-}
-
-fn published(jid: &str) -> Vec<u8> {
-    let mut w = Writer::new();
-    w.map(2).str("enc").str("clear").str("load").map(3).str("jid").str(jid);
-    w.str("minions").array(1).str("web1").str("missing").array(0);
-    w.into_bytes()
 }
 
 fn error(name: &str) -> Vec<u8> {
@@ -124,8 +89,8 @@ fn answering(answers: Vec<Vec<u8>>) -> (FakePeer, Receiver<Vec<u8>>) {
     let peer = fake_peer(1, move |_, stream| {
         let mut router = handshake(stream);
         for answer in &answers {
-            tx.send(router.next().unwrap()).unwrap();
-            router.send(answer);
+            tx.send(next(&mut router).unwrap()).unwrap();
+            send(&mut router, answer);
         }
     });
     (peer, asked)
@@ -152,7 +117,7 @@ fn a_job_is_published_with_our_jid_and_key_and_the_connection_is_reused() {
     let minions = vec!["web1".to_owned()];
     assert_eq!(answer, Answer::Published { jid: "7_1".to_owned(), minions, missing: vec![] });
     master.ask(&ping(), "7_2", TIMEOUT).unwrap();
-    let request = crate::testing::receive(&asked);
+    let request = crate::testkit::receive(&asked);
     let load = get(&request, "load").unwrap();
     assert_eq!(get(&request, "version"), Some(&[3][..]));
     let text = |key| get(load, key).and_then(as_text);
@@ -193,7 +158,7 @@ fn runners_and_wheels_use_the_reactors_name_and_fall_back_to_the_masters() {
     master.ask(&call, "", TIMEOUT).unwrap();
     let users: Vec<_> = (0..4)
         .map(|_| {
-            let request = crate::testing::receive(&asked);
+            let request = crate::testkit::receive(&asked);
             as_text(get(get(&request, "load").unwrap(), "user").unwrap()).unwrap().to_owned()
         })
         .collect();
@@ -211,11 +176,11 @@ fn accepting(accepts: impl Fn(&str, &str) -> bool + Send + 'static) -> (FakePeer
     let (started, rejected) = (started.into_bytes(), error("UserAuthenticationError"));
     let peer = fake_peer(1, move |_, stream| {
         let mut router = handshake(stream);
-        while let Some(request) = router.next() {
+        while let Some(request) = next(&mut router) {
             let load = get(&request, "load").unwrap();
             let text = |name| as_text(get(load, name).unwrap()).unwrap().to_owned();
             let is_accepted = accepts(&text("user"), &text("key"));
-            router.send(if is_accepted { &started } else { &rejected });
+            send(&mut router, if is_accepted { &started } else { &rejected });
             tx.send(text("user")).unwrap();
         }
     });
@@ -307,9 +272,9 @@ fn a_rejected_key_is_read_again_once() {
     let (tx, asked) = sync_channel(100);
     let peer = fake_peer(1, move |_, stream| {
         let mut router = handshake(stream);
-        while let Some(request) = router.next() {
+        while let Some(request) = next(&mut router) {
             let key = as_text(get(get(&request, "load").unwrap(), "key").unwrap()).unwrap().to_owned();
-            router.send(&if key == "another" { published("1") } else { no.clone() });
+            send(&mut router, &if key == "another" { published("1") } else { no.clone() });
             tx.send(key).unwrap();
         }
     });
@@ -329,13 +294,13 @@ fn a_rejected_key_is_read_again_once() {
 fn an_idle_connection_that_was_closed_is_not_reused() {
     let peer = fake_peer(2, |n, stream| {
         let mut router = handshake(stream);
-        router.next().unwrap();
-        router.send(&published(&n.to_string()));
+        next(&mut router).unwrap();
+        send(&mut router, &published(&n.to_string()));
     });
     let master = peer.master();
     master.ask(&ping(), "0", TIMEOUT).unwrap();
     let deadline = Instant::now() + TIMEOUT;
-    while master.idle.lock().iter().any(Connection::is_quiet) {
+    while master.idle.lock().iter().any(MasterConnection::is_quiet) {
         assert!(Instant::now() < deadline, "the peer did not close it");
     }
     master.ask(&ping(), "1", TIMEOUT).unwrap();
@@ -347,11 +312,11 @@ fn an_idle_connection_that_was_closed_is_not_reused() {
 fn a_second_answer_to_one_request_is_not_used_for_the_next() {
     let peer = fake_peer(2, |n, stream| {
         let mut router = handshake(stream);
-        router.next().unwrap();
+        next(&mut router).unwrap();
         for _ in 0..=1 - n {
-            router.send(&published(&n.to_string()));
+            send(&mut router, &published(&n.to_string()));
         }
-        router.next();
+        next(&mut router);
     });
     let master = peer.master();
     let jid = |answer| match answer {
@@ -359,8 +324,8 @@ fn a_second_answer_to_one_request_is_not_used_for_the_next() {
         other => panic!("{other:?}"),
     };
     assert_eq!(jid(master.ask(&ping(), "0", TIMEOUT)), "0");
-    crate::testing::wait_for("the second answer", || {
-        (!master.idle.lock().iter().any(Connection::is_quiet)).then_some(())
+    crate::testkit::wait_for("the second answer", || {
+        (!master.idle.lock().iter().any(MasterConnection::is_quiet)).then_some(())
     });
     assert_eq!(jid(master.ask(&ping(), "1", TIMEOUT)), "1");
     assert_eq!(master.metrics.master_connects.get(), 2);
@@ -388,7 +353,7 @@ fn peers_that_are_not_masters_fail_in_time_without_a_panic() {
             "announces 4 TiB",
             |s| {
                 let mut router = handshake(s);
-                router.next().unwrap();
+                next(&mut router).unwrap();
                 router.stream.write_all(b"\x01\0\x02\0\0\x04\0\0\0\0\0").unwrap();
             },
             false,
@@ -397,7 +362,7 @@ fn peers_that_are_not_masters_fail_in_time_without_a_panic() {
             "disconnects within its answer",
             |s| {
                 let mut router = handshake(s);
-                router.next().unwrap();
+                next(&mut router).unwrap();
                 router.stream.write_all(b"\x01\0\0\x20abc").unwrap();
             },
             false,
@@ -406,7 +371,7 @@ fn peers_that_are_not_masters_fail_in_time_without_a_panic() {
             "answers in three frames",
             |s| {
                 let mut router = handshake(s);
-                router.next().unwrap();
+                next(&mut router).unwrap();
                 router.stream.write_all(b"\x01\0\x01\0\0\x01\x80").unwrap();
             },
             false,
@@ -415,8 +380,8 @@ fn peers_that_are_not_masters_fail_in_time_without_a_panic() {
             "never answers",
             |s| {
                 let mut router = handshake(s);
-                router.next().unwrap();
-                assert_eq!(router.next(), None);
+                next(&mut router).unwrap();
+                assert_eq!(next(&mut router), None);
             },
             false,
         ),
@@ -448,7 +413,7 @@ fn many_threads_send_requests_concurrently() {
     let peer = fake_peer(4, move |_, stream| {
         // Handshakes one after the other, answers only after all four requests.
         let mut router = handshake(stream);
-        router.next().unwrap();
+        next(&mut router).unwrap();
         tx.send(router).unwrap();
     });
     let master = peer.master();
@@ -460,9 +425,9 @@ fn many_threads_send_requests_concurrently() {
                     .unwrap()
             })
             .collect();
-        let routers: Vec<_> = (0..4).map(|_| crate::testing::receive(&seen)).collect();
+        let routers: Vec<_> = (0..4).map(|_| crate::testkit::receive(&seen)).collect();
         for mut router in routers {
-            router.send(&published("1"));
+            send(&mut router, &published("1"));
         }
         for asked in asking {
             asked.join().unwrap().unwrap();
@@ -495,17 +460,4 @@ fn values_survive_a_round_trip_through_msgpack() {
     );
     assert_eq!(pack::unpacked(&vec![0x91; 100_000]), None);
     assert_eq!(pack::unpacked(b"\xdd\xff\xff\xff\xff"), None);
-}
-
-#[test]
-fn signatures_are_parsed_as_salt_reports_them() {
-    let mut w = Writer::new();
-    w.map(2).str("state.orchestrate").map(4);
-    w.str("args").array(2).str("mods").str("saltenv").str("defaults").array(1).str("base");
-    w.str("varargs").nil().str("kwargs").bool(true);
-    w.str("odd.one").str("?");
-    let found = signatures::read(&w.into_bytes());
-    let one = &found["state.orchestrate"];
-    assert_eq!((found.len(), one.args.len(), one.varargs, one.kwargs), (1, 2, false, true));
-    assert_eq!(one.defaults, ["base".into()]);
 }

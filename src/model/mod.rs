@@ -28,3 +28,4 @@ pub use settings::reaction::{
     Allow, ListedRule, Rate, ReactorSettings, RuleOptions, RuleOrder, RunnerLimits, SaltsReactor,
 };
 pub use settings::rule::{Action, Builtin, FilterRule, Pattern, RedactRule, Scope};
+pub use settings::word;

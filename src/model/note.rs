@@ -69,6 +69,16 @@ impl Note {
         Self { level, logger, message: message.into(), cause: None, fails: None }
     }
 
+    /// A note of the level [`NoteLevel::Error`].
+    pub fn error(logger: &'static str, message: impl Into<String>) -> Self {
+        Self::new(NoteLevel::Error, logger, message)
+    }
+
+    /// A note of the level [`NoteLevel::Warning`].
+    pub fn warning(logger: &'static str, message: impl Into<String>) -> Self {
+        Self::new(NoteLevel::Warning, logger, message)
+    }
+
     /// Adds a cause.
     #[must_use]
     pub fn because(mut self, cause: impl Into<String>) -> Self {

@@ -154,17 +154,18 @@ pub struct Opened {
     pub retainer: Retainer,
 }
 
-#[cfg(test)]
 impl Opened {
-    /// Starts a thread per loop. The threads end when all handles are dropped.
-    pub(crate) fn on_threads(self) -> (Store, Intake, Vec<std::thread::JoinHandle<()>>) {
+    /// Starts a thread per loop, for benchmarks and tests. The threads end when all handles are dropped.
+    pub fn on_threads(self) -> (Store, Intake, Vec<std::thread::JoinHandle<()>>) {
         let Self { store, intake, appender, committer, sealer, retainer } = self;
-        let thread = |work: Box<dyn FnOnce() + Send>| std::thread::Builder::new().spawn(work).unwrap();
+        let thread = |name: &str, work: Box<dyn FnOnce() + Send>| {
+            std::thread::Builder::new().name(name.to_owned()).spawn(work).expect("start a thread")
+        };
         let threads = vec![
-            thread(Box::new(|| appender.run())),
-            thread(Box::new(|| committer.run())),
-            thread(Box::new(|| sealer.run())),
-            thread(Box::new(|| retainer.run())),
+            thread("sc-append", Box::new(|| appender.run())),
+            thread("sc-commit", Box::new(|| committer.run())),
+            thread("sc-seal", Box::new(|| sealer.run())),
+            thread("sc-retain", Box::new(|| retainer.run())),
         ];
         (store, intake, threads)
     }

@@ -78,14 +78,14 @@ pub enum FrameError {
 
 /// Splits a stream into frames.
 #[derive(Debug)]
-pub struct Splitter {
+pub struct FrameSplitter {
     framing: Option<Framing>,
     buffer: Vec<u8>,
     read: usize,
     frame_bytes_max: usize,
 }
 
-impl Splitter {
+impl FrameSplitter {
     /// A splitter for frames of up to `frame_bytes_max` bytes.
     pub fn new(frame_bytes_max: usize) -> Self {
         Self { framing: None, buffer: Vec::new(), read: 0, frame_bytes_max }
@@ -171,7 +171,7 @@ mod tests {
     }
 
     fn cut(stream: &[u8], step: usize) -> (Vec<Vec<u8>>, Option<Framing>) {
-        let mut splitter = Splitter::new(1 << 20);
+        let mut splitter = FrameSplitter::new(1 << 20);
         let mut bodies = Vec::new();
         for bytes in stream.chunks(step) {
             splitter.feed(bytes);
@@ -209,15 +209,15 @@ mod tests {
 
     #[test]
     fn a_frame_over_the_limit_is_rejected_by_its_header() {
-        let mut splitter = Splitter::new(100);
+        let mut splitter = FrameSplitter::new(100);
         splitter.feed(&[0, 0, 0, 2, 0x82, 0xc0]);
         assert_eq!(splitter.next_frame(), Ok(Some(&[0x82, 0xc0][..])));
         splitter.feed(&[0, 1, 0, 0]);
         assert_eq!(splitter.next_frame(), Err(FrameError::TooLarge { len: 65_536, max: 100 }));
-        let mut splitter = Splitter::new(100);
+        let mut splitter = FrameSplitter::new(100);
         splitter.feed(&frame(&[0; 200]));
         assert!(matches!(splitter.next_frame(), Err(FrameError::TooLarge { .. })));
-        let mut splitter = Splitter::new(100);
+        let mut splitter = FrameSplitter::new(100);
         splitter.feed(&frame(&[0; 200])[..150]);
         assert!(matches!(splitter.next_frame(), Err(FrameError::TooLarge { .. })));
     }
@@ -232,7 +232,7 @@ mod tests {
             (&[0, 0, 0, 9, 0x83], false),
             (&[0x83, 0xa1], false),
         ] {
-            let mut splitter = Splitter::new(100);
+            let mut splitter = FrameSplitter::new(100);
             splitter.feed(start);
             let found = splitter.next_frame().map(|frame| frame.is_some());
             assert_eq!(matches!(found, Err(FrameError::Unknown { .. })), unknown, "{start:?}: {found:?}");
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn malformed_data_where_a_frame_should_start_is_an_error() {
-        let mut splitter = Splitter::new(100);
+        let mut splitter = FrameSplitter::new(100);
         splitter.feed(&[0x82, 0xc1, 0, 0, 0]);
         assert_eq!(splitter.next_frame(), Err(FrameError::Malformed(DecodeError::Marker)));
     }

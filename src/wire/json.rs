@@ -1,23 +1,28 @@
-//! The JSON form of Salt's values.
+//! The JSON form of Salt's values: of `--output json`, of exports, and of typed data.
 //!
 //! msgpack has more types than JSON; the others become an object with a single key that starts with `$`.
-//! Programs that read `--output json` may rely on this table, and [`from_json`] implements the reverse.
+//! Programs that read `--output json` may rely on these tables, and [`from_json`] implements the reverse.
 //!
 //! | msgpack | JSON |
 //! |---|---|
 //! | nil, bool, integers of 64 bits, finite floats, str, array | themselves |
-//! | map with str keys, each once | object, keys in the same order |
+//! | map | object, keys in the same order; of a repeated key the last value counts, as in Python |
 //! | bin | `{"$bin": "<base64>"}` |
 //! | ext 78 with a date in Salt's format | `{"$datetime": "2026-02-03T04:05:06.000789"}` |
 //! | any other ext | `{"$ext": [78, "<base64>"]}` |
 //! | NaN and infinities | `{"$float": "nan"}`, `"inf"`, `"-inf"` |
 //! | str that is not UTF-8 | `{"$badstr": "<base64>"}` |
-//! | map with other keys, a duplicate key, or a single key that starts with `$` | `{"$map": [[key, value], ...]}` |
+//!
+//! | key of a map | key of the object |
+//! |---|---|
+//! | str | itself; with one more `$` in front if it starts with `$` |
+//! | any other scalar | `$` and the JSON form of the value: `$5`, `$-1.5`, `$null`, `${"$bin":"AP8="}` |
+//! | array, map | `$` and text like JSON; Salt's codec cannot read such keys |
 //!
 //! # Invariant
 //!
 //! [`from_json`] reverses [`to_json`], except for differences that msgpack itself ignores: the width
-//! of integers and floats.
+//! of integers and floats, repeated keys, and keys that are arrays or maps.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -41,7 +46,9 @@ pub fn to_json(value: &Value) -> Json {
         },
         Value::Binary(blob) => bytes("$bin", blob),
         Value::Array(items) => items.iter().map(to_json).collect(),
-        Value::Map(pairs) => map(pairs),
+        Value::Map(pairs) => {
+            pairs.iter().map(|(key, value)| (key_text(key), to_json(value))).collect::<Map<_, _>>().into()
+        }
         Value::Ext(code, blob) => ext(*code, blob),
     }
 }
@@ -56,11 +63,25 @@ pub fn from_json(json: &Json) -> Result<Value, NotAValue> {
     Ok(match json {
         Json::Null => Value::Nil,
         Json::Bool(flag) => Value::Boolean(*flag),
-        Json::Number(number) => from_number(number)?,
+        Json::Number(number) => from_number(number),
         Json::String(text) => Value::from(text.as_str()),
         Json::Array(items) => Value::Array(items.iter().map(from_json).collect::<Result<_, _>>()?),
         Json::Object(object) => from_object(object)?,
     })
+}
+
+/// The value of JSON in which keys that start with `$` have no special meaning.
+pub fn plain_value(json: Json) -> Value {
+    match json {
+        Json::Null => Value::Nil,
+        Json::Bool(flag) => Value::from(flag),
+        Json::Number(number) => from_number(&number),
+        Json::String(text) => Value::from(text),
+        Json::Array(items) => Value::Array(items.into_iter().map(plain_value).collect()),
+        Json::Object(pairs) => {
+            Value::Map(pairs.into_iter().map(|(key, of)| (Value::from(key), plain_value(of))).collect())
+        }
+    }
 }
 
 fn tagged(tag: &str, value: Json) -> Json {
@@ -92,24 +113,32 @@ fn float(number: f64) -> Json {
     tagged("$float", Json::from(name))
 }
 
-fn map(pairs: &[(Value, Value)]) -> Json {
-    let mut object = Map::with_capacity(pairs.len());
-    for (key, value) in pairs {
-        match key.as_str() {
-            Some(key) if !object.contains_key(key) => object.insert(key.to_owned(), to_json(value)),
-            _ => return pairs_form(pairs),
-        };
+fn key_text(key: &Value) -> String {
+    match key.as_str() {
+        Some(text) if text.starts_with('$') => format!("${text}"),
+        Some(text) => text.to_owned(),
+        // The length of the JSON form would double with each key within a key.
+        None if matches!(key, Value::Array(_) | Value::Map(_)) => format!("${key}"),
+        None => format!("${}", to_json(key)),
     }
-    if is_tagged(&object) { pairs_form(pairs) } else { Json::Object(object) }
 }
 
-fn pairs_form(pairs: &[(Value, Value)]) -> Json {
-    let pair = |(key, value): &(Value, Value)| Json::Array(vec![to_json(key), to_json(value)]);
-    tagged("$map", pairs.iter().map(pair).collect())
+/// The reverse of [`key_text`].
+fn key_of(text: &str) -> Result<Value, NotAValue> {
+    match text.strip_prefix('$') {
+        Some(form) if !form.starts_with('$') => {
+            let json = serde_json::from_str(form).map_err(|_| NotAValue(format!("invalid key {text:?}")))?;
+            from_json(&json)
+        }
+        Some(escaped) => Ok(Value::from(escaped)),
+        None => Ok(Value::from(text)),
+    }
 }
 
-fn is_tagged(object: &Map<String, Json>) -> bool {
-    object.len() == 1 && object.keys().all(|key| key.starts_with('$'))
+/// Whether an object is a tagged value rather than a map.
+pub fn is_tagged(object: &Map<String, Json>) -> bool {
+    const TAGS: [&str; 5] = ["$bin", "$badstr", "$datetime", "$ext", "$float"];
+    object.len() == 1 && object.keys().all(|key| TAGS.contains(&key.as_str()))
 }
 
 fn ext(code: i8, blob: &[u8]) -> Json {
@@ -144,30 +173,28 @@ fn shaped(text: &str, shape: &str) -> bool {
         && text.bytes().zip(shape.bytes()).all(|(t, s)| if s == b'0' { t.is_ascii_digit() } else { t == s })
 }
 
-fn from_number(number: &Number) -> Result<Value, NotAValue> {
-    if let Some(number) = number.as_u64() {
-        return Ok(Value::from(number));
+fn from_number(number: &Number) -> Value {
+    match (number.as_u64(), number.as_i64()) {
+        (Some(number), _) => Value::from(number),
+        (None, Some(number)) => Value::from(number),
+        (None, None) => Value::from(number.as_f64().unwrap_or(f64::NAN)),
     }
-    if let Some(number) = number.as_i64() {
-        return Ok(Value::from(number));
-    }
-    number.as_f64().map(Value::from).ok_or_else(|| NotAValue(format!("the number {number}")))
 }
 
 fn from_object(object: &Map<String, Json>) -> Result<Value, NotAValue> {
     if is_tagged(object)
         && let Some((tag, value)) = object.iter().next()
     {
-        return from_tagged(tag, value).ok_or_else(|| NotAValue(format!("invalid value of {tag:?}")))?;
+        return from_tagged(tag, value).ok_or_else(|| NotAValue(format!("invalid value of {tag:?}")));
     }
-    let pair = |(key, value): (&String, &Json)| Ok((Value::from(key.as_str()), from_json(value)?));
+    let pair = |(key, value): (&String, &Json)| Ok((key_of(key)?, from_json(value)?));
     Ok(Value::Map(object.iter().map(pair).collect::<Result<_, _>>()?))
 }
 
 /// `None` for an unknown tag or an invalid value.
-fn from_tagged(tag: &str, value: &Json) -> Option<Result<Value, NotAValue>> {
+fn from_tagged(tag: &str, value: &Json) -> Option<Value> {
     let text = value.as_str();
-    Some(Ok(match tag {
+    Some(match tag {
         "$bin" => Value::Binary(BASE64.decode(text?).ok()?),
         "$badstr" => Value::String(bad_str(&BASE64.decode(text?).ok()?)?),
         "$datetime" => Value::Ext(EXT_DATETIME, date_to_salt(text?)?.into_bytes()),
@@ -183,21 +210,8 @@ fn from_tagged(tag: &str, value: &Json) -> Option<Result<Value, NotAValue>> {
             }
             _ => return None,
         },
-        "$map" => return pairs_of(value.as_array()?),
         _ => return None,
-    }))
-}
-
-fn pairs_of(items: &[Json]) -> Option<Result<Value, NotAValue>> {
-    let mut pairs = Vec::with_capacity(items.len());
-    for item in items {
-        let [key, value] = item.as_array()?.as_slice() else { return None };
-        match (from_json(key), from_json(value)) {
-            (Ok(key), Ok(value)) => pairs.push((key, value)),
-            (Err(error), _) | (_, Err(error)) => return Some(Err(error)),
-        }
-    }
-    Some(Ok(Value::Map(pairs)))
+    })
 }
 
 /// A msgpack str of arbitrary bytes. rmpv constructs only text, so this uses its decoder.
@@ -234,7 +248,7 @@ mod tests {
         let map = Value::Map(vec![("b".into(), 1.into()), ("a".into(), Value::Array(vec![true.into()]))]);
         check(&map, r#"{"b":1,"a":[true]}"#);
         check(&Value::Map(vec![]), "{}");
-        check(&Value::Map(vec![("$a".into(), 1.into()), ("b".into(), 2.into())]), r#"{"$a":1,"b":2}"#);
+        check(&Value::Map(vec![("$a".into(), 1.into()), ("b".into(), 2.into())]), r#"{"$$a":1,"b":2}"#);
     }
 
     #[test]
@@ -249,10 +263,20 @@ mod tests {
         assert_eq!(to_json(&Value::F64(f64::NAN)).to_string(), r#"{"$float":"nan"}"#);
         assert_eq!(to_json(&Value::F32(f32::NAN)).to_string(), r#"{"$float":"nan"}"#);
         check(&Value::String(bad_str(b"\xff\xfe").unwrap()), r#"{"$badstr":"//4="}"#);
-        check(&Value::Map(vec![(1.into(), 2.into())]), r#"{"$map":[[1,2]]}"#);
-        check(&Value::Map(vec![("$bin".into(), "x".into())]), r#"{"$map":[["$bin","x"]]}"#);
+        check(&Value::Map(vec![("$bin".into(), "x".into())]), r#"{"$$bin":"x"}"#);
+    }
+
+    #[test]
+    fn keys_other_than_text_are_marked() {
+        let map = |keys: Vec<Value>| Value::Map(keys.into_iter().map(|key| (key, Value::Nil)).collect());
+        let keys = vec![1.into(), "1".into(), Value::from(-1.5), Value::Nil, true.into(), "$1".into()];
+        check(&map(keys), r#"{"$1":null,"1":null,"$-1.5":null,"$null":null,"$true":null,"$$1":null}"#);
+        check(&map(vec![Value::Binary(vec![0])]), r#"{"${\"$bin\":\"AA==\"}":null}"#);
+        let nested = (0..100).fold(Value::Nil, |key, _| map(vec![key]));
+        let length = to_json(&nested).to_string().len();
+        assert!(length < 2_000, "{length}");
         let twice = Value::Map(vec![("a".into(), 1.into()), ("a".into(), 2.into())]);
-        check(&twice, r#"{"$map":[["a",1],["a",2]]}"#);
+        assert_eq!(to_json(&twice).to_string(), r#"{"a":2}"#);
     }
 
     #[test]
@@ -264,7 +288,7 @@ mod tests {
             r#"{"$float": "big"}"#,
             r#"{"$ext": [900, ""]}"#,
             r#"{"$map": [[1]]}"#,
-            r#"{"$map": [[{"$no": 1}, 2]]}"#,
+            r#"{"${\"$bin\":1}": 2}"#,
         ] {
             let json: Json = serde_json::from_str(text).unwrap();
             assert!(from_json(&json).is_err(), "{text}");
@@ -283,11 +307,16 @@ mod tests {
             any::<Vec<u8>>().prop_map(Value::Binary),
             any::<Vec<u8>>().prop_filter_map("str", |bytes| bad_str(&bytes).map(Value::String)),
             (any::<i8>(), any::<Vec<u8>>()).prop_map(|(code, blob)| Value::Ext(code, blob)),
-        ];
-        leaf.prop_recursive(4, 64, 6, |inner| {
+        ]
+        .boxed();
+        leaf.clone().prop_recursive(4, 64, 6, move |inner| {
             prop_oneof![
                 prop::collection::vec(inner.clone(), 0..6).prop_map(Value::Array),
-                prop::collection::vec((inner.clone(), inner), 0..4).prop_map(Value::Map),
+                prop::collection::vec((leaf.clone(), inner), 0..4).prop_map(|mut pairs| {
+                    let mut seen = std::collections::HashSet::new();
+                    pairs.retain(|(key, _)| seen.insert(key_text(key)));
+                    Value::Map(pairs)
+                }),
             ]
         })
     }

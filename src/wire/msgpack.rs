@@ -65,7 +65,8 @@ impl<'a> Reader<'a> {
         self.rest
     }
 
-    pub(super) fn take(&mut self, n: usize) -> Result<&'a [u8], DecodeError> {
+    /// Reads this many bytes.
+    pub fn take(&mut self, n: usize) -> Result<&'a [u8], DecodeError> {
         let (taken, rest) = self.rest.split_at_checked(n).ok_or(DecodeError::Short)?;
         self.rest = rest;
         Ok(taken)
@@ -176,7 +177,7 @@ impl<'a> Reader<'a> {
 
 /// The continuation of a value after its first byte.
 #[derive(Clone, Copy)]
-pub(super) enum Tail {
+pub(super) enum ValueTail {
     /// This many bytes of a scalar, a str or a bin.
     Bytes(u8),
     /// A length of this many bytes, then a str or a bin of that length.
@@ -197,17 +198,17 @@ pub(super) enum Tail {
     Never,
 }
 
-impl Tail {
+impl ValueTail {
     /// The continuation after a first byte.
     pub(super) fn of(marker: u8) -> Self {
-        TAILS.get(usize::from(marker)).copied().unwrap_or(Tail::Never)
+        TAILS.get(usize::from(marker)).copied().unwrap_or(ValueTail::Never)
     }
 }
 
-static TAILS: [Tail; 256] = tails();
+static TAILS: [ValueTail; 256] = tails();
 
-const fn tails() -> [Tail; 256] {
-    let mut tails = [Tail::Bytes(0); 256];
+const fn tails() -> [ValueTail; 256] {
+    let mut tails = [ValueTail::Bytes(0); 256];
     let mut marker = 0;
     while marker < 256 {
         #[expect(clippy::cast_possible_truncation, reason = "below 256; `try_from` is not const")]
@@ -215,30 +216,30 @@ const fn tails() -> [Tail; 256] {
         #[expect(clippy::indexing_slicing, reason = "one item per byte value")]
         let tail = &mut tails[marker];
         *tail = match byte {
-            0x80..=0x8f => Tail::Map(byte & 0x0f),
-            0x90..=0x9f => Tail::Array(byte & 0x0f),
-            0xa0..=0xbf => Tail::Bytes(byte & 0x1f),
-            0xc1 => Tail::Never,
-            0xc4 | 0xd9 => Tail::Sized(1),
-            0xc5 | 0xda => Tail::Sized(2),
-            0xc6 | 0xdb => Tail::Sized(4),
-            0xc7 => Tail::SizedExt(1),
-            0xc8 => Tail::SizedExt(2),
-            0xc9 => Tail::SizedExt(4),
-            0xcc | 0xd0 => Tail::Bytes(1),
-            0xcd | 0xd1 => Tail::Bytes(2),
-            0xca | 0xce | 0xd2 => Tail::Bytes(4),
-            0xcb | 0xcf | 0xd3 => Tail::Bytes(8),
-            0xd4 => Tail::Ext(1),
-            0xd5 => Tail::Ext(2),
-            0xd6 => Tail::Ext(4),
-            0xd7 => Tail::Ext(8),
-            0xd8 => Tail::Ext(16),
-            0xdc => Tail::CountedArray(2),
-            0xdd => Tail::CountedArray(4),
-            0xde => Tail::CountedMap(2),
-            0xdf => Tail::CountedMap(4),
-            _ => Tail::Bytes(0),
+            0x80..=0x8f => ValueTail::Map(byte & 0x0f),
+            0x90..=0x9f => ValueTail::Array(byte & 0x0f),
+            0xa0..=0xbf => ValueTail::Bytes(byte & 0x1f),
+            0xc1 => ValueTail::Never,
+            0xc4 | 0xd9 => ValueTail::Sized(1),
+            0xc5 | 0xda => ValueTail::Sized(2),
+            0xc6 | 0xdb => ValueTail::Sized(4),
+            0xc7 => ValueTail::SizedExt(1),
+            0xc8 => ValueTail::SizedExt(2),
+            0xc9 => ValueTail::SizedExt(4),
+            0xcc | 0xd0 => ValueTail::Bytes(1),
+            0xcd | 0xd1 => ValueTail::Bytes(2),
+            0xca | 0xce | 0xd2 => ValueTail::Bytes(4),
+            0xcb | 0xcf | 0xd3 => ValueTail::Bytes(8),
+            0xd4 => ValueTail::Ext(1),
+            0xd5 => ValueTail::Ext(2),
+            0xd6 => ValueTail::Ext(4),
+            0xd7 => ValueTail::Ext(8),
+            0xd8 => ValueTail::Ext(16),
+            0xdc => ValueTail::CountedArray(2),
+            0xdd => ValueTail::CountedArray(4),
+            0xde => ValueTail::CountedMap(2),
+            0xdf => ValueTail::CountedMap(4),
+            _ => ValueTail::Bytes(0),
         };
         marker += 1;
     }
@@ -260,34 +261,34 @@ pub(super) fn value_len(bytes: &[u8]) -> Result<usize, DecodeError> {
         wanted -= 1;
         let marker = *bytes.get(at).ok_or(DecodeError::Short)?;
         at += 1;
-        let (size, times) = match Tail::of(marker) {
-            Tail::Bytes(n) => {
+        let (size, times) = match ValueTail::of(marker) {
+            ValueTail::Bytes(n) => {
                 at += usize::from(n);
                 continue;
             }
-            Tail::Sized(size) => {
+            ValueTail::Sized(size) => {
                 at += usize::from(size) + number_at(bytes, at, size)?;
                 continue;
             }
-            Tail::Ext(n) => {
+            ValueTail::Ext(n) => {
                 at += 1 + usize::from(n);
                 continue;
             }
-            Tail::SizedExt(size) => {
+            ValueTail::SizedExt(size) => {
                 at += usize::from(size) + 1 + number_at(bytes, at, size)?;
                 continue;
             }
-            Tail::Array(n) => {
+            ValueTail::Array(n) => {
                 wanted += usize::from(n);
                 continue;
             }
-            Tail::Map(n) => {
+            ValueTail::Map(n) => {
                 wanted += 2 * usize::from(n);
                 continue;
             }
-            Tail::CountedArray(size) => (size, 1),
-            Tail::CountedMap(size) => (size, 2),
-            Tail::Never => return Err(DecodeError::Marker),
+            ValueTail::CountedArray(size) => (size, 1),
+            ValueTail::CountedMap(size) => (size, 2),
+            ValueTail::Never => return Err(DecodeError::Marker),
         };
         wanted = wanted.saturating_add(number_at(bytes, at, size)?.saturating_mul(times));
         at += usize::from(size);

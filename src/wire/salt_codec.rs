@@ -23,7 +23,7 @@
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
-use super::msgpack::{DecodeError, Head, Reader, Tail, Writer, number_at, value_len};
+use super::msgpack::{DecodeError, Head, Reader, ValueTail, Writer, number_at, value_len};
 use crate::clock::{Micros, digits};
 use crate::limits::{ENVELOPE_DEPTH_MAX, MSGPACK_DEPTH_MAX, UNREADABLE_SHOWN_MAX};
 
@@ -71,7 +71,7 @@ impl From<DecodeError> for Unreadable {
 
 /// Checks that `bytes` are exactly one value that Salt's codec can read.
 pub fn check_whole(bytes: &[u8]) -> Result<(), Unreadable> {
-    let end = Walk { bytes, any_key: false, sink: Reject }.value(0, MSGPACK_DEPTH_MAX)?;
+    let end = ValueWalk { bytes, any_key: false, sink: Reject }.value(0, MSGPACK_DEPTH_MAX)?;
     match end.cmp(&bytes.len()) {
         Ordering::Less => Err(Unreadable::Trailing),
         Ordering::Equal => Ok(()),
@@ -82,13 +82,13 @@ pub fn check_whole(bytes: &[u8]) -> Result<(), Unreadable> {
 /// Reads and checks a map key.
 pub(super) fn checked_key<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], Unreadable> {
     // Arrays and maps as keys are errors, so a key has one level.
-    let end = Walk { bytes: reader.rest(), any_key: false, sink: Reject }.key(0, 1)?;
+    let end = ValueWalk { bytes: reader.rest(), any_key: false, sink: Reject }.key(0, 1)?;
     Ok(reader.take(end)?)
 }
 
 /// Reads and checks a value of at most `depth` levels.
 pub(super) fn checked_value<'a>(reader: &mut Reader<'a>, depth: usize) -> Result<&'a [u8], Unreadable> {
-    let end = Walk { bytes: reader.rest(), any_key: false, sink: Reject }.value(0, depth)?;
+    let end = ValueWalk { bytes: reader.rest(), any_key: false, sink: Reject }.value(0, depth)?;
     Ok(reader.take(end)?)
 }
 
@@ -104,14 +104,14 @@ pub fn repaired_for_salt(value: &[u8]) -> Result<Cow<'_, [u8]>, Unreadable> {
 }
 
 fn repair(bytes: &[u8], depth: usize, any_key: bool) -> Result<Cow<'_, [u8]>, Unreadable> {
-    if (Walk { bytes, any_key, sink: Reject }).value(0, depth) == Ok(bytes.len()) {
+    if (ValueWalk { bytes, any_key, sink: Reject }).value(0, depth) == Ok(bytes.len()) {
         return Ok(Cow::Borrowed(bytes));
     }
     // Replacing a value requires its end.
     if value_len(bytes)? != bytes.len() {
         return Err(Unreadable::Trailing);
     }
-    let mut walk = Walk { bytes, any_key, sink: Replace::default() };
+    let mut walk = ValueWalk { bytes, any_key, sink: Replace::default() };
     walk.value(0, depth)?;
     walk.sink.copy_until(bytes, bytes.len());
     Ok(Cow::Owned(walk.sink.copy))
@@ -166,45 +166,47 @@ impl Sink for Replace {
 
 /// A traversal of values. Each step receives the start of a value and returns its end, which may be past the end of
 /// the bytes; the next step, or the caller after the last one, detects that.
-struct Walk<'a, S> {
+struct ValueWalk<'a, S> {
     bytes: &'a [u8],
     /// Accept arrays, maps and constants as map keys.
     any_key: bool,
     sink: S,
 }
 
-impl<S: Sink> Walk<'_, S> {
+impl<S: Sink> ValueWalk<'_, S> {
     /// A value of at most `depth` levels, including its own.
     #[inline]
     fn value(&mut self, start: usize, depth: usize) -> Result<usize, Unreadable> {
         let at = start + 1;
-        match Tail::of(*self.bytes.get(start).ok_or(Unreadable::Short)?) {
-            Tail::Bytes(n) => Ok(at + usize::from(n)),
-            Tail::Sized(size) => Ok(at + usize::from(size) + number_at(self.bytes, at, size)?),
-            Tail::Map(n) => self.items::<true>(start, at, usize::from(n), depth),
-            Tail::Array(n) => self.items::<false>(start, at, usize::from(n), depth),
+        match ValueTail::of(*self.bytes.get(start).ok_or(Unreadable::Short)?) {
+            ValueTail::Bytes(n) => Ok(at + usize::from(n)),
+            ValueTail::Sized(size) => Ok(at + usize::from(size) + number_at(self.bytes, at, size)?),
+            ValueTail::Map(n) => self.items::<true>(start, at, usize::from(n), depth),
+            ValueTail::Array(n) => self.items::<false>(start, at, usize::from(n), depth),
             tail => self.rare_value(tail, start, depth),
         }
     }
 
-    fn rare_value(&mut self, tail: Tail, start: usize, depth: usize) -> Result<usize, Unreadable> {
+    fn rare_value(&mut self, tail: ValueTail, start: usize, depth: usize) -> Result<usize, Unreadable> {
         let at = start + 1;
         match tail {
-            Tail::CountedMap(size) => {
+            ValueTail::CountedMap(size) => {
                 let count = number_at(self.bytes, at, size)?;
                 self.items::<true>(start, at + usize::from(size), count, depth)
             }
-            Tail::CountedArray(size) => {
+            ValueTail::CountedArray(size) => {
                 let count = number_at(self.bytes, at, size)?;
                 self.items::<false>(start, at + usize::from(size), count, depth)
             }
-            Tail::Ext(n) => self.ext(start, at, usize::from(n), false),
-            Tail::SizedExt(size) => {
+            ValueTail::Ext(n) => self.ext(start, at, usize::from(n), false),
+            ValueTail::SizedExt(size) => {
                 let len = number_at(self.bytes, at, size)?;
                 self.ext(start, at + usize::from(size), len, false)
             }
-            Tail::Never => Err(Unreadable::Marker),
-            Tail::Bytes(_) | Tail::Sized(_) | Tail::Map(_) | Tail::Array(_) => self.value(start, depth),
+            ValueTail::Never => Err(Unreadable::Marker),
+            ValueTail::Bytes(_) | ValueTail::Sized(_) | ValueTail::Map(_) | ValueTail::Array(_) => {
+                self.value(start, depth)
+            }
         }
     }
 
@@ -234,19 +236,20 @@ impl<S: Sink> Walk<'_, S> {
         // Almost every key is a short str.
         match *self.bytes.get(start).ok_or(Unreadable::Short)? {
             marker @ 0xa0..=0xbf => Ok(start + 1 + usize::from(marker & 0x1f)),
-            marker => self.rare_key(Tail::of(marker), start, depth),
+            marker => self.rare_key(ValueTail::of(marker), start, depth),
         }
     }
 
-    fn rare_key(&mut self, tail: Tail, start: usize, depth: usize) -> Result<usize, Unreadable> {
+    fn rare_key(&mut self, tail: ValueTail, start: usize, depth: usize) -> Result<usize, Unreadable> {
         let at = start + 1;
         match tail {
             _ if self.any_key => self.value(start, depth),
-            Tail::Map(_) | Tail::Array(_) | Tail::CountedMap(_) | Tail::CountedArray(_) => {
-                self.sink.unreadable(self.bytes, start, Unreadable::Key)
-            }
-            Tail::Ext(n) => self.ext(start, at, usize::from(n), true),
-            Tail::SizedExt(size) => {
+            ValueTail::Map(_)
+            | ValueTail::Array(_)
+            | ValueTail::CountedMap(_)
+            | ValueTail::CountedArray(_) => self.sink.unreadable(self.bytes, start, Unreadable::Key),
+            ValueTail::Ext(n) => self.ext(start, at, usize::from(n), true),
+            ValueTail::SizedExt(size) => {
                 let len = number_at(self.bytes, at, size)?;
                 self.ext(start, at + usize::from(size), len, true)
             }

@@ -213,14 +213,14 @@ fn next_fired<'a>(reader: &mut Reader<'a>) -> Result<Option<FiredEvent<'a>>, Dec
 }
 impl<'a> FiredEvent<'a> {
     /// Converts it to an event.
-    pub fn event(&self, source: Source, at: Micros) -> Event<'a> {
+    pub fn event(&self, source: Source, at: Micros) -> SaltEvent<'a> {
         event_of(self.tag, self.data, self.seen, source, at)
     }
 }
 
 /// The form of an event's data. Salt fires maps; the bus checks nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub enum DataForm {
     /// A map.
     Map,
     /// A value of another type.
@@ -231,7 +231,7 @@ pub enum Form {
 
 /// An event as received by a source.
 #[derive(Debug, Clone, Copy)]
-pub struct Event<'a> {
+pub struct SaltEvent<'a> {
     /// The entry to store.
     pub entry: Entry<'a>,
     /// The fingerprints of the entry.
@@ -239,11 +239,11 @@ pub struct Event<'a> {
     /// The text of its `_stamp`.
     pub stamp: Option<&'a [u8]>,
     /// The form of its data.
-    pub form: Form,
+    pub form: DataForm,
 }
 
 /// Parses an event given as tag and data.
-pub fn read_event<'a>(tag: &'a [u8], data: &'a [u8], source: Source, at: Micros) -> Event<'a> {
+pub fn read_event<'a>(tag: &'a [u8], data: &'a [u8], source: Source, at: Micros) -> SaltEvent<'a> {
     event_of(tag, data, peek_checked(data), source, at)
 }
 
@@ -253,15 +253,15 @@ fn event_of<'a>(
     seen: Result<Peeked<'a>, Unreadable>,
     source: Source,
     at: Micros,
-) -> Event<'a> {
+) -> SaltEvent<'a> {
     let form = match seen {
-        Ok(_) if Reader::new(data).map().is_ok() => Form::Map,
-        Ok(_) => Form::NoMap,
-        Err(why) => Form::Unreadable(why),
+        Ok(_) if Reader::new(data).map().is_ok() => DataForm::Map,
+        Ok(_) => DataForm::NoMap,
+        Err(why) => DataForm::Unreadable(why),
     };
     let seen = seen.unwrap_or_default();
     let (entry, fingerprints) = entry_of(tag, data, &seen, source, at);
-    Event { entry, fingerprints, stamp: seen.stamp, form }
+    SaltEvent { entry, fingerprints, stamp: seen.stamp, form }
 }
 
 /// The fingerprints of an entry; `answer` is that of [`Peeked`].

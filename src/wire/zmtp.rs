@@ -25,6 +25,9 @@ pub const GREETING_LEN: usize = 64;
 /// Bytes of the longest frame header.
 const HEADER_MAX: usize = 9;
 
+/// Bytes of a READY: socket type, identity of at most 255 bytes, application properties.
+const READY_BYTES_MAX: usize = 4096;
+
 const MORE: u8 = 1;
 const LONG: u8 = 2;
 const COMMAND: u8 = 4;
@@ -265,10 +268,23 @@ pub struct Message<'a> {
     pub frames: usize,
 }
 
+/// The next step of a handshake.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Handshake {
+    /// Send these bytes.
+    Send(Vec<u8>),
+    /// Receive more bytes.
+    Receive,
+    /// The handshake is complete.
+    Done,
+}
+
 /// Splits a stream, after its greeting, into messages and commands.
 #[derive(Debug)]
 pub struct Splitter {
     buffer: Vec<u8>,
+    /// The peer's greeting was read by [`Splitter::handshake`].
+    greeted: bool,
     /// Everything before was returned.
     read: usize,
     /// Start of the next frame.
@@ -286,6 +302,7 @@ impl Splitter {
     pub fn new(message_bytes_max: usize) -> Self {
         Self {
             buffer: Vec::new(),
+            greeted: false,
             read: 0,
             scanned: 0,
             parts: [0..0, 0..0],
@@ -329,6 +346,32 @@ impl Splitter {
             Ok(Some((_, body))) => body.end.saturating_sub(self.buffer.len()),
             _ => 0,
         }
+    }
+
+    /// The next step of the handshake for a socket of type `ours`, which has sent its [`greeting`].
+    pub fn handshake(&mut self, ours: SocketType) -> Result<Handshake, ZmtpError> {
+        if !self.greeted {
+            let received = self.buffer.get(self.read..).unwrap_or_default();
+            // Checked first: a peer with another protocol may send less than a greeting, or wait for an answer.
+            if received.first().is_some_and(|first| *first != 0xff) {
+                return Err(ZmtpError::NoGreeting);
+            }
+            let Some(theirs) = received.first_chunk() else { return Ok(Handshake::Receive) };
+            check_greeting(theirs)?;
+            self.greeted = true;
+            self.read += GREETING_LEN;
+            self.scanned = self.read;
+            return Ok(Handshake::Send(ready(ours)));
+        }
+        match self.next_item()? {
+            Some(ZmtpItem::Command(command)) => return ours.check_ready(command).map(|()| Handshake::Done),
+            Some(ZmtpItem::Message(_)) => return Err(ZmtpError::Malformed("a message before the READY")),
+            None => {}
+        }
+        if self.waiting() + self.missing() > READY_BYTES_MAX {
+            return Err(ZmtpError::Malformed("an oversized READY"));
+        }
+        Ok(Handshake::Receive)
     }
 
     /// The next message or command; `None` if more bytes are needed.
@@ -512,6 +555,26 @@ mod tests {
         assert_eq!(with(10, &[1]), Err(ZmtpError::Version(1)));
         assert_eq!(with(12, b"CURVE"), Err(ZmtpError::Mechanism("CURVE".into())));
         assert_eq!(with(12, b"NULLX"), Err(ZmtpError::Mechanism("NULLX".into())));
+    }
+
+    #[test]
+    fn a_handshake_is_read_at_any_chunking() {
+        let stream = [&greeting()[..], &ready(SocketType::Push), &frame(0, b"first")].concat();
+        for step in [1, 7, GREETING_LEN, 4096] {
+            let (mut splitter, mut sent) = (Splitter::new(1000), Vec::new());
+            let mut chunks = stream.chunks(step);
+            loop {
+                match splitter.handshake(SocketType::Pull).unwrap() {
+                    Handshake::Send(bytes) => sent.extend(bytes),
+                    Handshake::Receive => splitter.feed(chunks.next().unwrap()),
+                    Handshake::Done => break,
+                }
+            }
+            assert_eq!(sent, ready(SocketType::Pull), "step {step}");
+            chunks.for_each(|chunk| splitter.feed(chunk));
+            let first = Message { first: b"first", second: None, frames: 1 };
+            assert_eq!(splitter.next_item(), Ok(Some(ZmtpItem::Message(first))), "step {step}");
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use crate::limits::{PREAMBLE_TIMEOUT, ZMQ_LOG_INTERVAL, ZMQ_PEERS_MAX};
 use crate::metrics::Metrics;
 use crate::unix_listener::{Listener, SocketStats};
-use crate::wire::zmtp::{self, SocketType, Splitter, ZmtpError, ZmtpItem};
+use crate::wire::zmtp::{self, Handshake, SocketType, Splitter, ZmtpError};
 
 /// Why a connection is closed.
 #[derive(Debug)]
@@ -126,40 +126,24 @@ impl Connections {
             }
         }
     }
+
     /// Exchanges greeting and READY. Bytes after the peer's READY stay in the splitter.
     async fn handshake(&self, stream: &mut UnixStream) -> Result<Splitter, ZmtpCloseReason> {
         stream.write_all(&zmtp::greeting()).await?;
-        let mut theirs = [0; zmtp::GREETING_LEN];
-        // Check the first byte before reading the rest: a peer with another protocol may send less than 64 bytes, or
-        // wait for an answer.
-        stream.read_exact(theirs.get_mut(..1).unwrap_or_default()).await?;
-        if theirs.first() != Some(&0xff) {
-            return Err(ZmtpError::NoGreeting.into());
-        }
-        stream.read_exact(theirs.get_mut(1..).unwrap_or_default()).await?;
-        zmtp::check_greeting(&theirs)?;
-        stream.write_all(&zmtp::ready(self.socket_type)).await?;
         let mut splitter = Splitter::new(self.message_bytes_max);
         loop {
-            match splitter.next_item()? {
-                Some(ZmtpItem::Command(command)) => {
-                    self.socket_type.check_ready(command)?;
-                    return Ok(splitter);
+            match splitter.handshake(self.socket_type)? {
+                Handshake::Send(bytes) => stream.write_all(&bytes).await?,
+                Handshake::Receive => {
+                    if stream.read_buf(splitter.spare(HANDSHAKE_READ_BYTES)).await? == 0 {
+                        return Err(ZmtpCloseReason::Gone);
+                    }
                 }
-                Some(ZmtpItem::Message(_)) => {
-                    return Err(ZmtpError::Malformed("a message before the READY").into());
-                }
-                None => {}
-            }
-            if splitter.waiting() + splitter.missing() > READY_BYTES_MAX {
-                return Err(ZmtpError::Malformed("an oversized READY").into());
-            }
-            if stream.read_buf(splitter.spare(READY_BYTES_MAX)).await? == 0 {
-                return Err(ZmtpCloseReason::Gone);
+                Handshake::Done => return Ok(splitter),
             }
         }
     }
 }
 
-/// Bytes of a READY: socket type, identity of at most 255 bytes, application properties.
-const READY_BYTES_MAX: usize = 4096;
+/// Bytes read at once in a handshake.
+const HANDSHAKE_READ_BYTES: usize = 1024;

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
@@ -53,13 +54,13 @@ struct Hub {
     subscribers: Mutex<Subscribers>,
     /// A subscriber connected.
     came: Condvar,
-    queues: Queues,
+    queues: QueueBudget,
     slow: LogThrottle,
 }
 
 /// The limit shared by all queues.
 #[derive(Default)]
-struct Queues {
+struct QueueBudget {
     /// Bytes in all queues.
     bytes: AtomicUsize,
 }
@@ -75,12 +76,12 @@ struct Subscribers {
 #[derive(Default)]
 struct Subscriber {
     wants: Mutex<Subscriptions>,
-    queue: Mutex<Queue>,
+    queue: Mutex<SubscriberQueue>,
     more: Notify,
 }
 
 #[derive(Default)]
-struct Queue {
+struct SubscriberQueue {
     queued: VecDeque<OutgoingBytes>,
     events: u64,
     bytes: usize,
@@ -90,50 +91,37 @@ struct Queue {
     closed: bool,
 }
 
-/// Bytes for a subscriber, and their number of events.
+/// Messages for a subscriber, and their number.
 struct OutgoingBytes {
     bytes: Bytes,
     events: u64,
 }
 
-enum Bytes {
-    /// A whole batch, shared by all subscribers of all its events.
-    Wave(Arc<Wave>),
-    /// Bytes for this subscriber only.
-    Own(Vec<u8>),
-}
-
-impl OutgoingBytes {
-    fn bytes(&self) -> &[u8] {
-        match &self.bytes {
-            Bytes::Wave(wave) => &wave.bytes,
-            Bytes::Own(bytes) => bytes,
-        }
-    }
-}
-
 /// Events encoded for the wire.
-#[derive(Default)]
 struct Wave {
-    bytes: Vec<u8>,
+    bytes: Bytes,
     /// The offset of each event, and of its tag after the header.
     offsets: Vec<(usize, usize)>,
 }
 
 impl Wave {
-    fn push(&mut self, tag: &[u8], body: &[u8]) {
-        let from = self.bytes.len();
-        zmtp::put_message(&mut self.bytes, &[tag, b"\n\n", body]);
-        let len = tag.len() + 2 + body.len();
-        self.offsets.push((from, self.bytes.len() - len));
+    /// Some events from `next` on, and the position after them.
+    fn read(store: &Store, next: SeqNo) -> Result<(Self, SeqNo), StoreError> {
+        let (mut bytes, mut offsets) = (Vec::new(), Vec::new());
+        let after = store.follow(next, ZMQ_WAVE_BYTES, |event| {
+            let from = bytes.len();
+            zmtp::put_message(&mut bytes, &[event.tag, b"\n\n", event.body]);
+            offsets.push((from, bytes.len() - (event.tag.len() + 2 + event.body.len())));
+        })?;
+        Ok((Self { bytes: bytes.into(), offsets }, after))
     }
 
-    /// The whole wave if all events match, else a copy of the matching ones; `None` without a match.
-    fn wanted_by(self: &Arc<Self>, wants: &Subscriptions) -> Option<OutgoingBytes> {
+    /// The whole wave, shared, if all events match, else a copy of the matching ones; `None` without a match.
+    fn wanted_by(&self, wants: &Subscriptions) -> Option<OutgoingBytes> {
         let picked: Vec<&[u8]> =
             self.events().filter(|(_, message)| wants.matches(message)).map(|(bytes, _)| bytes).collect();
         let all = picked.len() == self.offsets.len();
-        let bytes = if all { Bytes::Wave(self.clone()) } else { Bytes::Own(picked.concat()) };
+        let bytes = if all { self.bytes.clone() } else { picked.concat().into() };
         (!picked.is_empty()).then_some(OutgoingBytes { bytes, events: picked.len() as u64 })
     }
 
@@ -168,7 +156,7 @@ impl Publish {
             store,
             subscribers: Mutex::default(),
             came: Condvar::new(),
-            queues: Queues::default(),
+            queues: QueueBudget::default(),
             slow: LogThrottle::default(),
         });
         Ok((Self { source, hub: hub.clone() }, Follower { hub, drain }))
@@ -230,16 +218,16 @@ impl Follower {
 /// Pause before a failed read of the log is retried.
 const READ_RETRY: Duration = Duration::from_secs(1);
 
-impl Queues {
+impl QueueBudget {
     /// Queues bytes for a subscriber; false if there is no room.
     fn put(&self, subscriber: &Subscriber, bytes_out: OutgoingBytes) -> bool {
         let mut queue = subscriber.queue.lock();
-        let len = bytes_out.bytes().len();
+        let len = bytes_out.bytes.len();
         let all = self.bytes.load(Ordering::Relaxed);
         let fits = queue.bytes + len <= ZMQ_QUEUE_BYTES
             && queue.events + bytes_out.events <= ZMQ_QUEUE_EVENTS
             && all + len <= ZMQ_QUEUES_BYTES;
-        // A bytes_out larger than the whole limit is queued alone.
+        // Bytes beyond the whole limit are queued alone.
         if (!fits && queue.bytes > 0) || queue.closed {
             return false;
         }
@@ -256,8 +244,7 @@ impl Queues {
 impl Hub {
     /// Publishes some events from `next` on; false if there were none.
     fn publish(&self, next: SeqNo) -> Result<bool, StoreError> {
-        let mut wave = Wave::default();
-        let after = self.store.follow(next, ZMQ_WAVE_BYTES, |event| wave.push(event.tag, event.body))?;
+        let (wave, after) = Wave::read(&self.store, next)?;
         let subscribers = {
             let mut subscribers = self.subscribers.lock();
             // All subscribers may have been replaced while the log was read.
@@ -267,7 +254,6 @@ impl Hub {
             subscribers.next = after;
             subscribers.list.clone()
         };
-        let wave = Arc::new(wave);
         for subscriber in subscribers {
             let bytes_out = wave.wanted_by(&subscriber.wants.lock());
             if let Some(bytes_out) = bytes_out {
@@ -388,7 +374,7 @@ impl Hub {
                 // With a full queue the peer is not reading anyway.
                 Command::Ping(context) => {
                     self.queues
-                        .put(subscriber, OutgoingBytes { bytes: Bytes::Own(zmtp::pong(context)), events: 0 });
+                        .put(subscriber, OutgoingBytes { bytes: zmtp::pong(context).into(), events: 0 });
                 }
                 Command::Ready(_) | Command::Other => {}
             }
@@ -410,7 +396,7 @@ impl Hub {
                 subscriber.more.notified().await;
                 continue;
             };
-            match timeout(PEER_TIMEOUT, to.write_all(bytes_out.bytes())).await {
+            match timeout(PEER_TIMEOUT, to.write_all(&bytes_out.bytes)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(_)) => return ZmtpCloseReason::Gone,
                 Err(_) => {
@@ -419,9 +405,9 @@ impl Hub {
                 }
             }
             let mut queue = subscriber.queue.lock();
-            queue.bytes = queue.bytes.saturating_sub(bytes_out.bytes().len());
+            queue.bytes = queue.bytes.saturating_sub(bytes_out.bytes.len());
             queue.events = queue.events.saturating_sub(bytes_out.events);
-            self.queues.bytes.fetch_sub(bytes_out.bytes().len(), Ordering::Relaxed);
+            self.queues.bytes.fetch_sub(bytes_out.bytes.len(), Ordering::Relaxed);
         }
     }
 }
@@ -431,12 +417,12 @@ mod tests {
     use super::*;
 
     fn bytes_out(bytes: usize, events: u64) -> OutgoingBytes {
-        OutgoingBytes { bytes: Bytes::Own(vec![0; bytes]), events }
+        OutgoingBytes { bytes: vec![0; bytes].into(), events }
     }
 
     #[test]
     fn one_queue_is_limited_to_the_byte_and_to_the_event() {
-        let (queues, subscriber) = (Queues::default(), Subscriber::default());
+        let (queues, subscriber) = (QueueBudget::default(), Subscriber::default());
         assert!(queues.put(&subscriber, bytes_out(ZMQ_QUEUE_BYTES - 10, 1)));
         assert!(!queues.put(&subscriber, bytes_out(11, 1)), "a byte too many");
         assert!(queues.put(&subscriber, bytes_out(10, 1)));
@@ -447,7 +433,7 @@ mod tests {
         assert!(!queues.put(&subscriber, bytes_out(1, 2)), "an event too many");
         assert!(queues.put(&subscriber, bytes_out(1, 1)));
         assert!(!queues.put(&subscriber, bytes_out(1, 1)));
-        // A bytes_out larger than any queue is queued alone.
+        // Bytes beyond the limit of a queue are queued alone.
         let subscriber = Subscriber::default();
         assert!(queues.put(&subscriber, bytes_out(ZMQ_QUEUE_BYTES + 1, 1)));
         assert!(!queues.put(&subscriber, bytes_out(1, 1)));
@@ -456,7 +442,7 @@ mod tests {
     #[test]
     fn all_queues_together_are_limited_to_the_byte() {
         const EACH: usize = ZMQ_QUEUE_BYTES - 1;
-        let queues = Queues::default();
+        let queues = QueueBudget::default();
         let subscribers: Vec<Subscriber> =
             (0..=ZMQ_QUEUES_BYTES / EACH).map(|_| Subscriber::default()).collect();
         let (last, others) = subscribers.split_last().unwrap();

@@ -29,7 +29,7 @@ use crate::clock::Clock;
 use crate::ingest::policy::Policy;
 use crate::limits::{ENTRY_BYTES_MAX, PEER_TIMEOUT, ZMQ_BYTES_IN_FLIGHT, ZMQ_READ_BYTES};
 use crate::metrics::Metrics;
-use crate::model::{Batch, Entry, Source};
+use crate::model::{Batch, Source};
 use crate::store::{Done, Intake, Store};
 use crate::unix_listener::{Listener, ListenerSpec, SocketError, SocketStats};
 use crate::wire::msgpack::Reader;
@@ -50,10 +50,10 @@ type LargeMessage = (OwnedSemaphorePermit, Instant);
 /// The bound socket.
 pub struct Pull {
     source: Listener,
-    server: Arc<Server>,
+    server: Arc<PullServer>,
 }
 
-struct Server {
+struct PullServer {
     connections: Arc<Connections>,
     intake: Intake,
     store: Store,
@@ -82,7 +82,7 @@ impl Pull {
             Connections::new(SocketType::Pull, ENTRY_BYTES_MAX + ZMQ_READ_BYTES, watch, metrics);
         let large_messages = LargeMessages(Arc::new(Semaphore::new(ZMQ_BYTES_IN_FLIGHT / PERMIT_BYTES)));
         let malformed = LogThrottle::default();
-        let server = Server { connections, intake, store, clock, policy, large_messages, malformed };
+        let server = PullServer { connections, intake, store, clock, policy, large_messages, malformed };
         Ok(Self { source, server: Arc::new(server) })
     }
 
@@ -104,7 +104,7 @@ impl Pull {
     }
 }
 
-impl Server {
+impl PullServer {
     /// One connection, after the handshake.
     async fn take(
         &self,
@@ -193,10 +193,11 @@ impl Server {
                 self.ignore(&message);
                 continue;
             };
-            let accept = |entry: &Entry<'_>, fingerprints| batch.push(entry, Some(fingerprints));
             // The policy counts and logs rejected events; senders treat dropped ones as stored.
-            if self.policy.event(tag, data, Source::Zeromq, at, accept).is_err() {
-                self.connections.watch.drop_events(1);
+            match self.policy.event(tag, data, Source::Zeromq, at) {
+                Ok(Some(accepted)) => batch.push(&accepted.entry(), accepted.fingerprints),
+                Ok(None) => {}
+                Err(_) => self.connections.watch.drop_events(1),
             }
         }
     }

@@ -8,7 +8,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::model::Random;
+use saltcellar::testkit::Random;
+
 use crate::server::Server;
 
 #[derive(Debug, Clone, Copy)]

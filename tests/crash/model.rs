@@ -3,28 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use saltcellar::testkit::Random;
 use saltcellar::wire::msgpack::Writer;
-
-/// A pseudo-random number generator.
-#[derive(Clone)]
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5851_f42d_4c95_7f2d | 1)
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    pub(crate) fn below(&mut self, n: u64) -> u64 {
-        (self.next() >> 11) % n
-    }
-}
 
 /// How a sender submits entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,8 +37,7 @@ pub(crate) fn source(sender: u64) -> Source {
 
 /// Entry `n` of a sender.
 pub(crate) fn entry(seed: u64, (sender, n): Name) -> Entry {
-    let mut random = Random::new(seed ^ (sender << 48) ^ n);
-    random.next();
+    let mut random = Random::of(seed ^ (sender << 48), n);
     // Mostly small, some that fill a block, a few larger than a block; half of the bytes are incompressible.
     let len = match random.below(1000) {
         0..850 => random.below(400),

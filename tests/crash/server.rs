@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use saltcellar::clock::Clock;
+use saltcellar::testkit::Random;
 use saltcellar::wire::msgpack::{self, Writer, as_int, as_text};
 
-use crate::model::{Name, Random, Sender, Source, entry, source};
+use crate::model::{Name, Sender, Source, entry, source};
 use crate::wire::{Args, Wire};
 
 /// Generous, for loaded machines.

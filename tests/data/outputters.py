@@ -73,9 +73,7 @@ def tagged(value):
     if isinstance(value, bytes):
         return {"$bin": base64.b64encode(value).decode()}
     if isinstance(value, dict):
-        if any(not isinstance(k, str) for k in value):
-            return {"$map": [[tagged(k), tagged(v)] for k, v in value.items()]}
-        return {k: tagged(v) for k, v in value.items()}
+        return {k if isinstance(k, str) else f"${json.dumps(tagged(k))}": tagged(v) for k, v in value.items()}
     return [tagged(v) for v in value] if isinstance(value, list) else value
 
 

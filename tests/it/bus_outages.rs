@@ -5,8 +5,9 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
 use rmpv::Value;
+use saltcellar::testkit::Random;
 
-use crate::harness::{Cellar, FakeBus, publish, recording, wait_for};
+use crate::harness::{Cellar, FakeBus, master_bus, publish, recording, wait_for};
 
 pub(crate) fn frame(tag: &str, data: &Value) -> Vec<u8> {
     let mut body = format!("{tag}\n\n").into_bytes();
@@ -19,12 +20,7 @@ pub(crate) fn frame(tag: &str, data: &Value) -> Vec<u8> {
 
 fn event(n: usize, bytes: usize) -> Vec<u8> {
     // Incompressible, because the limits count compressed bytes.
-    let mut state = n as u64 + 1;
-    let mut byte = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        state.to_be_bytes()[0]
-    };
-    let fill = Value::Binary((0..bytes).map(|_| byte()).collect());
+    let fill = Value::Binary(Random::new(n as u64).bytes(bytes));
     let data = vec![("id".into(), "web1".into()), ("n".into(), n.into()), ("fill".into(), fill)];
     frame(&format!("test/{n:06}"), &Value::Map(data))
 }
@@ -78,7 +74,7 @@ pub(crate) struct Bus {
 impl Bus {
     pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let bus = FakeBus::in_dir(dir.path());
+        let bus = master_bus(dir.path());
         Self { dir, bus }
     }
 
@@ -87,7 +83,7 @@ impl Bus {
     }
 
     pub(crate) fn subscriber(&self) -> UnixStream {
-        self.bus.subscriber()
+        self.bus.subscriber().unwrap()
     }
 }
 

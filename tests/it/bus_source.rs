@@ -5,13 +5,13 @@ use std::fs;
 use rmpv::Value;
 use saltcellar::wire::{frame, salt_event};
 
-use crate::harness::{Cellar, FakeBus, publish, recording, wait_for};
+use crate::harness::{Cellar, FakeBus, master_bus, publish, recording, wait_for};
 
 const RELEASES: [&str; 3] = ["3006.28", "3007.15", "3008.3"];
 
 fn with_bus() -> (tempfile::TempDir, FakeBus, Cellar) {
     let dir = tempfile::tempdir().unwrap();
-    let bus = FakeBus::in_dir(dir.path());
+    let bus = master_bus(dir.path());
     let cellar = Cellar::start_with(&["--bus", dir.path().to_str().unwrap()]);
     (dir, bus, cellar)
 }
@@ -53,7 +53,7 @@ fn recorded_buses_of_three_releases_are_archived_as_they_were() {
     for release in RELEASES {
         let (_dir, bus, cellar) = with_bus();
         let (framing, frames) = recording(release);
-        let mut to = bus.subscriber();
+        let mut to = bus.subscriber().unwrap();
         publish(&mut to, &framing, &frames);
         assert_same(&archived(&cellar, frames.len()), &tags_and_data(&frames));
         let status = cellar.ask("status", vec![]);
@@ -67,12 +67,12 @@ fn recorded_buses_of_three_releases_are_archived_as_they_were() {
 fn gathered_events_are_stored_at_a_stop_and_at_a_disconnect() {
     let (framing, frames) = recording("3008.3");
     let (_dir, bus, mut cellar) = with_bus();
-    let mut to = bus.subscriber();
+    let mut to = bus.subscriber().unwrap();
     publish(&mut to, &framing, &frames[..5]);
     wait_for("the source to read", || (cellar.counter("bus_events") == 5).then_some(()));
     assert!(cellar.terminate());
     cellar.restart();
-    publish(&mut bus.subscriber(), &framing, &frames[5..10]);
+    publish(&mut bus.subscriber().unwrap(), &framing, &frames[5..10]);
     let mut found = Vec::new();
     wait_for("all events", || {
         found = archived(&cellar, 1);
@@ -86,11 +86,12 @@ fn gathered_events_are_stored_at_a_stop_and_at_a_disconnect() {
 fn recorded_buses_of_minions_are_archived_as_they_were() {
     for release in ["3006.28.minion", "3008.3.minion"] {
         let dir = tempfile::tempdir().unwrap();
-        let bus = FakeBus::of_minion_in_dir(dir.path());
+        // The name contains a hash of the minion's id.
+        let bus = FakeBus::listen(&dir.path().join("minion_event_6fbb1ab0cc_pub.ipc")).unwrap();
         let cellar = Cellar::start_with(&["--bus", dir.path().to_str().unwrap()]);
         let (framing, frames) = recording(release);
         assert!(frames.len() > 100, "{release}");
-        let mut to = bus.subscriber();
+        let mut to = bus.subscriber().unwrap();
         publish(&mut to, &framing, &frames);
         assert_same(&archived(&cellar, frames.len()), &tags_and_data(&frames));
         let status = cellar.ask("status", vec![]);
@@ -105,12 +106,12 @@ fn a_master_that_is_upgraded_may_change_its_framing() {
     let (dir, bus, cellar) = with_bus();
     let (_, frames) = recording("3008.3");
     let (before, after) = frames.split_at(frames.len() / 2);
-    let mut to = bus.subscriber();
+    let mut to = bus.subscriber().unwrap();
     publish(&mut to, "plain", before);
     archived(&cellar, before.len());
     drop((to, bus));
-    let bus = FakeBus::in_dir(dir.path());
-    let mut to = bus.subscriber();
+    let bus = master_bus(dir.path());
+    let mut to = bus.subscriber().unwrap();
     publish(&mut to, "len32", after);
     let found = archived(&cellar, frames.len() + 1);
     let (gaps, found): (Vec<_>, Vec<_>) =
@@ -126,9 +127,9 @@ fn the_bus_may_start_after_the_daemon() {
     let sock_dir = dir.path().join("later");
     let cellar = Cellar::start_with(&["--bus", sock_dir.to_str().unwrap()]);
     fs::create_dir(&sock_dir).unwrap();
-    let bus = FakeBus::in_dir(&sock_dir);
+    let bus = master_bus(&sock_dir);
     let (_, frames) = recording("3007.15");
-    publish(&mut bus.subscriber(), "plain", &frames[..5]);
+    publish(&mut bus.subscriber().unwrap(), "plain", &frames[..5]);
     assert_same(&archived(&cellar, 5), &tags_and_data(&frames[..5]));
 }
 
@@ -136,9 +137,9 @@ fn the_bus_may_start_after_the_daemon() {
 fn garbage_on_the_bus_ends_the_connection_not_the_daemon() {
     let (_dir, bus, cellar) = with_bus();
     let (_, frames) = recording("3008.3");
-    publish(&mut bus.subscriber(), "plain", &[vec![0x82, 0xc1, 0, 0, 0, 0, 0, 0]]);
-    publish(&mut bus.subscriber(), "plain", &[b"GET / HTTP/1.1".to_vec()]);
-    let mut to = bus.subscriber();
+    publish(&mut bus.subscriber().unwrap(), "plain", &[vec![0x82, 0xc1, 0, 0, 0, 0, 0, 0]]);
+    publish(&mut bus.subscriber().unwrap(), "plain", &[b"GET / HTTP/1.1".to_vec()]);
+    let mut to = bus.subscriber().unwrap();
     // A frame without a tag is counted and skipped.
     let no_tag = vec![0x82, 0xa4, b'h', b'e', b'a', b'd', 0x80, 0xa4, b'b', b'o', b'd', b'y', 0xc4, 1, b'x'];
     publish(&mut to, "len32", &[no_tag]);
@@ -164,7 +165,7 @@ fn events_from_the_bus_and_event_return_are_stored_once() {
             Value::Map(vec![("tag".into(), tag.as_str().into()), ("data".into(), data.clone())])
         })
         .collect();
-    let mut to = bus.subscriber();
+    let mut to = bus.subscriber().unwrap();
     // event_return is ahead of the bus for the first half, and behind for the second.
     let half = batch.len() / 2;
     cellar.ask("event_return", vec![("events", Value::Array(batch[..half].to_vec()))]);

@@ -49,6 +49,7 @@ fn job() -> FakeDaemon {
                 ("return", value),
                 ("retcode", code.into()),
                 ("success", (code == 0).into()),
+                ("failed", (code != 0).into()),
                 ("fun", "cmd.run".into()),
                 ("duplicates", 0.into()),
             ])
@@ -127,7 +128,7 @@ fn jobs_are_listed_as_json_with_times_as_text() {
     assert_eq!(document["jobs"][0]["time"], "2026-11-21T05:47:28.123456Z");
     assert_eq!(document["jobs"][0]["arg"], json!(["uptime"]));
     let (_, args) = daemon.requests().remove(0);
-    assert_eq!(args.to_string(), r#"{"fun": "cmd.*", "find_job": true, "limit": 1}"#);
+    assert_eq!(args.to_string(), r#"{"limit": 1, "fun": "cmd.*", "find_job": true}"#);
 
     let output = jobs().run(&["--output=jsonl", "jobs", "list", "--limit=1"]);
     assert_eq!(stdout(&output).lines().count(), 1);

@@ -71,7 +71,10 @@ fn invalid_values_are_rejected_with_the_accepted_form() {
         ),
         ("socket: /a\nsocket: /b\n", "c.yaml:2: duplicate key \"socket\""),
         ("a: b: c\n", "c.yaml:1: not YAML: "),
-        ("bus: {a: b}\n", "c.yaml:1: bus: a mapping is not accepted; give a list of absolute paths"),
+        (
+            "bus: {a: b}\n",
+            "c.yaml:1: bus: a mapping is not accepted; give a list, each item an absolute path",
+        ),
     ] {
         let problem = problem(text);
         assert!(problem.contains(message), "{message:?} in {problem}");

@@ -113,8 +113,17 @@ fn a_disabled_reactor_without_replacement_is_a_problem() {
     shop.put("salt/master", &format!("{MASTER}{reactor}"));
     assert!(shop.findings().is_empty(), "Salt's own acts: {:?}", shop.findings());
     shop.put("salt/master", &format!("{MASTER}{reactor}engines: [saltcellar-reactor]\n"));
-    shop.put("c.yaml", "reactor: {master: DIR/salt/master}\n");
+    shop.put("c.yaml", "reactor: {master: DIR/salt/master, python: DIR/python}\n");
     assert!(shop.findings().is_empty(), "ours: {:?}", shop.findings());
+}
+
+#[test]
+fn salts_warnings_about_the_types_of_options_are_findings() {
+    let shop = Shop::new();
+    shop.python(r#"{"salt": "3008.3", "extension": null, "module": false, "entry": false, "warnings": ["timeout is a list"]}"#);
+    let found = shop.findings();
+    let [one] = found.as_slice() else { panic!("{found:?}") };
+    assert_eq!((one.check.as_str(), one.words.as_str()), ("master_config", "Salt warns: timeout is a list"));
 }
 
 const BUS: &str = "bus: [DIR/var/run/salt/master]\n";
@@ -235,7 +244,7 @@ fn findings_about_options_name_their_line_and_the_fix() {
 fn doctor_reports_a_daemon_that_the_extension_does_not_trust() {
     const NOBODY: u32 = 65534;
     if !rustix::process::geteuid().is_root() {
-        return crate::testing::missing("root, to make a socket of another user");
+        return saltcellar::testkit::missing("root, to make a socket of another user");
     }
     let shop = Shop::new();
     // The socket file remains without a listener.

@@ -9,12 +9,12 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::Builder;
 
 use rmpv::Value;
-use saltcellar::wire::frame::{Framing, Splitter, body, fired};
+use saltcellar::wire::frame::{FrameSplitter, Framing, body, fired};
 use saltcellar::wire::salt_event::split;
 
 use crate::fake_daemon::program;
 use crate::harness::{Cellar, wait_for};
-use crate::testing::{missing, receive};
+use saltcellar::testkit::{missing, receive};
 
 /// A master's bus, which publishes fired events to its subscribers.
 struct FakeMaster {
@@ -25,7 +25,7 @@ struct FakeMaster {
 /// Splits a stream into frames as the puller of that framing does.
 fn cut(framing: Framing, stream: &mut dyn std::io::Read, mut take: impl FnMut(&[u8])) {
     let mut bytes = Vec::new();
-    let mut splitter = Splitter::new(1 << 22);
+    let mut splitter = FrameSplitter::new(1 << 22);
     let mut piece = vec![0; 4096];
     while let Ok(n @ 1..) = stream.read(&mut piece) {
         bytes.extend_from_slice(&piece[..n]);

@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 
 use saltcellar::model::Glob;
 use saltcellar::reactor::Matcher;
+use saltcellar::testkit::{Random, missing};
 
 const PAIRS: usize = 40_000;
 
@@ -14,25 +15,13 @@ pairs = json.load(sys.stdin)
 print(''.join('01'[fnmatch.fnmatchcase(name, pattern)] for pattern, name in pairs))
 ";
 
-/// A pseudorandom generator (xorshift64*).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        usize::try_from(self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33).unwrap() % n
-    }
-
-    fn text(&mut self, letters: &[&str], most: usize) -> String {
-        (0..self.below(most + 1)).map(|_| letters[self.below(letters.len())]).collect()
-    }
+fn text(random: &mut Random, letters: &[&str], most: u64) -> String {
+    (0..random.below(most + 1)).filter_map(|_| random.pick(letters).copied()).collect()
 }
 
 #[test]
 fn patterns_match_like_fnmatch_of_python() {
-    let mut random = Random(0x5a17_ce11);
+    let mut random = Random::new(0x5a17_ce11);
     // Few letters, so that many patterns match; all characters special in patterns, in Python's regular expressions, or to a splitter.
     let names = ["a", "b", "c", "/", "-", "]", "[", "!", "^", ".", "\u{e9}", "\n"];
     let mut patterns = names.to_vec();
@@ -42,10 +31,10 @@ fn patterns_match_like_fnmatch_of_python() {
     ]);
     let mut pairs: Vec<(String, String)> = (0..PAIRS)
         .map(|_| {
-            let name = random.text(&names, 7);
+            let name = text(&mut random, &names, 7);
             // Half of the patterns derive from the name, so that about half match.
             let pattern = if random.below(2) == 0 {
-                random.text(&patterns, 7)
+                text(&mut random, &patterns, 7)
             } else {
                 let bent = |c: char| match random.below(8) {
                     0 => "*".to_owned(),
@@ -65,7 +54,7 @@ fn patterns_match_like_fnmatch_of_python() {
 
     let mut command = Command::new("python3");
     command.args(["-c", PROGRAM]).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let Ok(mut python) = command.spawn() else { return crate::testing::missing("python3") };
+    let Ok(mut python) = command.spawn() else { return missing("python3") };
     let mut input = python.stdin.take().unwrap();
     input.write_all(serde_json::to_string(&pairs).unwrap().as_bytes()).unwrap();
     drop(input);

@@ -1,6 +1,5 @@
 //! A real, full ext4 file system: senders get errors, space can be freed, no acknowledged entry is lost.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -11,7 +10,7 @@ use saltcellar::api::client::ClientError;
 
 use crate::fake_daemon::program;
 use crate::harness::{Cellar, map, wait_for};
-use crate::testing::missing;
+use saltcellar::testkit::{Random, missing};
 
 /// An ext4 in a file, mounted as the state directory of a daemon; unmounted when dropped.
 struct SmallDisk {
@@ -102,15 +101,9 @@ fn jid(n: u64) -> String {
 
 /// About 40 KiB that compress badly.
 fn incompressible_text(n: u64) -> String {
-    let mut state = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut text = String::new();
-    while text.len() < 40_000 {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        write!(text, "{state:016x}").unwrap();
-    }
-    text
+    let mut random = Random::new(n);
+    let words: Vec<_> = (0..2_500).map(|_| format!("{:016x}", random.next())).collect();
+    words.concat()
 }
 
 fn put(cellar: &Cellar, n: u64) -> Result<Value, ClientError> {

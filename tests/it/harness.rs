@@ -1,17 +1,20 @@
-//! A daemon in a child process, and a fake bus.
+//! A daemon in a child process, and recorded buses.
 
 use std::io::{Read as _, Write as _};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use rmpv::Value;
 use saltcellar::api::client::{Client, ClientError};
 
-use crate::fake_daemon::program;
+use saltcellar::testkit::DEADLINE;
+pub(crate) use saltcellar::testkit::bus::FakeBus;
+use saltcellar::testkit::bus::read_recording;
+use saltcellar::testkit::usage::Process;
+pub(crate) use saltcellar::testkit::wait_for;
 
-use crate::testing::DEADLINE;
-pub(crate) use crate::testing::wait_for;
+use crate::fake_daemon::program;
 
 /// Waits for a process to exit; kills it and fails the test after a timeout.
 pub(crate) fn ended(child: &mut Child) -> std::process::ExitStatus {
@@ -31,7 +34,7 @@ pub(crate) fn ended(child: &mut Child) -> std::process::ExitStatus {
 /// A running `saltcellar serve`; killed when dropped.
 pub(crate) struct Cellar {
     pub(crate) dir: tempfile::TempDir,
-    pub(crate) child: Child,
+    pub(crate) process: Process,
     flags: Vec<String>,
 }
 
@@ -93,23 +96,23 @@ impl Cellar {
     /// Starts a daemon in a prepared directory.
     pub(crate) fn start_in(dir: tempfile::TempDir, flags: &[&str]) -> Self {
         let flags: Vec<_> = flags.iter().map(|f| in_dir(f, dir.path())).collect();
-        let child = serve(dir.path(), &flags);
-        let cellar = Self { dir, child, flags };
+        let process = serve(dir.path(), &flags);
+        let cellar = Self { dir, process, flags };
         cellar.wait_until_ready();
         cellar
     }
 
     /// Starts a daemon in a directory with an existing `state`.
     pub(crate) fn start_on(dir: tempfile::TempDir) -> Self {
-        let child = serve(dir.path(), &[]);
-        let cellar = Self { dir, child, flags: Vec::new() };
+        let process = serve(dir.path(), &[]);
+        let cellar = Self { dir, process, flags: Vec::new() };
         cellar.wait_until_ready();
         cellar
     }
 
     /// Starts the daemon again with its existing state.
     pub(crate) fn restart(&mut self) {
-        self.child = serve(self.dir.path(), &self.flags);
+        self.process = serve(self.dir.path(), &self.flags);
         self.wait_until_ready();
     }
 
@@ -158,15 +161,13 @@ impl Cellar {
 
     /// Sends SIGTERM and waits; returns whether the exit code was 0.
     pub(crate) fn terminate(&mut self) -> bool {
-        let pid = rustix::process::Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-        ended(&mut self.child).success()
+        self.process.terminate(DEADLINE).unwrap().0.success()
     }
 
     /// kill -9
     pub(crate) fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
+        self.process.0.kill().unwrap();
+        self.process.0.wait().unwrap();
     }
 
     pub(crate) fn log(&self) -> String {
@@ -174,30 +175,13 @@ impl Cellar {
     }
 }
 
-impl Drop for Cellar {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// A process that is killed when dropped.
-pub(crate) struct Running(pub(crate) Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn serve(dir: &Path, flags: &[String]) -> Child {
+fn serve(dir: &Path, flags: &[String]) -> Process {
     let log = std::fs::OpenOptions::new().create(true).append(true).open(dir.join("log")).unwrap();
     let mut command = serve_command(dir);
     if dir.join("disk").exists() {
         command.env("SALTCELLAR_TEST_FS", dir.join("disk"));
     }
-    command.args(flags).stdout(Stdio::null()).stderr(log).spawn().unwrap()
+    Process(command.args(flags).stdout(Stdio::null()).stderr(log).spawn().unwrap())
 }
 
 /// Replaces a plan atomically.
@@ -227,58 +211,13 @@ pub(crate) fn list<const N: usize>(items: [&str; N]) -> Value {
 pub(crate) fn recording(release: &str) -> (String, Vec<Vec<u8>>) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/data/{release}.sbus"));
     let bytes = std::fs::read(path).unwrap();
-    let mut rest = bytes.strip_prefix(b"SBUS1\n").unwrap();
-    let mut take = |n: usize| {
-        let (taken, after) = rest.split_at_checked(n)?;
-        rest = after;
-        Some(taken)
-    };
-    let u32_of = |b: &[u8]| u32::from_be_bytes(b.try_into().unwrap()) as usize;
-    let head_len = u32_of(take(4).unwrap());
-    let head: serde_json::Value = serde_json::from_slice(take(head_len).unwrap()).unwrap();
-    let mut frames = Vec::new();
-    while let Some(header) = take(12) {
-        frames.push(take(u32_of(&header[8..])).unwrap().to_vec());
-    }
-    (head["pub_framing"].as_str().unwrap().to_owned(), frames)
+    let (header, frames) = read_recording(&bytes).unwrap();
+    (header["pub_framing"].as_str().unwrap().to_owned(), frames.into_iter().map(<[u8]>::to_vec).collect())
 }
 
-/// A fake publisher's socket.
-pub(crate) struct FakeBus {
-    path: PathBuf,
-    listener: UnixListener,
-}
-
-impl FakeBus {
-    /// Listens on the socket of a master's publisher.
-    pub(crate) fn in_dir(sock_dir: &Path) -> Self {
-        Self::named(sock_dir, "master_event_pub.ipc")
-    }
-
-    /// Listens on the socket of a minion's publisher, whose name contains a hash of the minion's id.
-    pub(crate) fn of_minion_in_dir(sock_dir: &Path) -> Self {
-        Self::named(sock_dir, "minion_event_6fbb1ab0cc_pub.ipc")
-    }
-
-    fn named(sock_dir: &Path, name: &str) -> Self {
-        let path = sock_dir.join(name);
-        let _ = std::fs::remove_file(&path);
-        let listener = UnixListener::bind(&path).unwrap();
-        // Limits the wait for a subscriber.
-        listener.set_nonblocking(true).unwrap();
-        Self { path, listener }
-    }
-
-    /// Waits for a subscriber, which must also read within the timeout.
-    pub(crate) fn subscriber(&self) -> UnixStream {
-        let to =
-            wait_for(&format!("a subscriber of {}", self.path.display()), || match self.listener.accept() {
-                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => None,
-                accepted => Some(accepted.unwrap().0),
-            });
-        to.set_write_timeout(Some(DEADLINE)).unwrap();
-        to
-    }
+/// The socket of a master's publisher.
+pub(crate) fn master_bus(sock_dir: &Path) -> FakeBus {
+    FakeBus::listen(&sock_dir.join("master_event_pub.ipc")).unwrap()
 }
 
 /// Writes frames in a framing, split at arbitrary positions.

@@ -8,7 +8,7 @@ use saltcellar::limits::WIRE_FRAME_BYTES_MAX;
 use saltcellar::wire::call::{preamble, request_frame};
 
 use crate::harness::{Cellar, map, read_to_end, wait_for};
-use crate::testing::missing;
+use saltcellar::testkit::missing;
 
 /// Sends bytes and returns the last message before the connection is closed.
 fn last_message(cellar: &Cellar, words: &[&[u8]]) -> String {
@@ -223,7 +223,7 @@ fn rss_kb(cellar: &Cellar) -> u64 {
 
 /// Memory of the daemon in kB: `VmRSS:`, resident, or `VmHWM:`, peak.
 fn memory_kb(cellar: &Cellar, what: &str) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", cellar.child.id())).unwrap();
+    let status = std::fs::read_to_string(format!("/proc/{}/status", cellar.process.0.id())).unwrap();
     let found = status.lines().find_map(|l| l.strip_prefix(what)).unwrap();
     found.trim().trim_end_matches(" kB").trim().parse().unwrap()
 }

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 
 use rmpv::Value;
-use saltcellar::api::https::client::{Address, Answer, Connection, Signer};
+use saltcellar::api::https::client::{Address, HttpsAnswer, HttpsConnection, Signer};
 use saltcellar::clock::{Clock, Micros};
 use saltcellar::wire::call::request_frame;
 use saltcellar::wire::signed::Envelope;
@@ -82,8 +82,8 @@ impl Server {
         Address::new(([127, 0, 0, 1], self.port()).into(), "localhost", &data("ca.pem")).unwrap()
     }
 
-    pub(crate) fn connect(&self) -> Connection {
-        Connection::open(&self.address()).unwrap()
+    pub(crate) fn connect(&self) -> HttpsConnection {
+        HttpsConnection::open(&self.address()).unwrap()
     }
 
     fn stored(&self) -> Vec<String> {
@@ -117,7 +117,7 @@ pub(crate) fn call(name: &str, args: Vec<(&str, Value)>) -> Vec<u8> {
 }
 
 /// The first frame of an answer: its value, or the code and message of an error.
-fn first(answer: &Answer) -> Result<Value, (String, String)> {
+fn first(answer: &HttpsAnswer) -> Result<Value, (String, String)> {
     let frame = rmpv::decode::read_value(&mut &answer.body[4..]).unwrap();
     if frame[1] == Value::from(true) {
         return Ok(frame[2].clone());
@@ -128,7 +128,7 @@ fn first(answer: &Answer) -> Result<Value, (String, String)> {
 
 /// Signs and posts as `id`.
 pub(crate) fn post(
-    connection: &mut Connection,
+    connection: &mut HttpsConnection,
     id: &str,
     key: &Signer,
     payload: &[u8],
@@ -224,7 +224,7 @@ fn a_batch_is_valid_once_and_only_on_its_connection() {
     let mut connection = server.connect();
     let batch = connection.sealed("a", &key, now(), &returned("a", vec![])).unwrap();
     assert_eq!(first(&connection.post(&batch).unwrap()), Ok(Value::Nil));
-    let code = |answer: Answer| first(&answer).unwrap_err();
+    let code = |answer: HttpsAnswer| first(&answer).unwrap_err();
     let (again, words) = code(connection.post(&batch).unwrap());
     assert_eq!(
         (again.as_str(), words.contains("batch 1 of minion a was sent before")),
@@ -604,12 +604,12 @@ fn one_minion_cannot_hold_all_connections() {
     let address = server.address();
     let (a, b) = (signer("minion-a.pem"), signer("minion-b.pem"));
     let open = |id: &str, key: &Signer| {
-        let mut connection = Connection::open(&address).unwrap();
+        let mut connection = HttpsConnection::open(&address).unwrap();
         assert_eq!(post(&mut connection, id, key, &returned(id, vec![])), Ok(Value::Nil));
         connection
     };
     let mut other = open("b", &b);
-    let mut held: Vec<Connection> = (0..HTTPS_PEERS_OF_ONE).map(|_| open("a", &a)).collect();
+    let mut held: Vec<HttpsConnection> = (0..HTTPS_PEERS_OF_ONE).map(|_| open("a", &a)).collect();
     let peers = || server.status("peers").as_u64().unwrap();
     assert_eq!(peers(), 1 + HTTPS_PEERS_OF_ONE as u64);
     held.extend((0..5).map(|_| open("a", &a)));
@@ -776,7 +776,7 @@ fn an_expired_certificate_is_refused_by_minions_and_counted() {
         server.cellar.log().contains("expired=\"2020-02-01T00:00:00").then_some(())
     });
     server.cellar.counted("https_certificates_expired", 1);
-    let error = Connection::open(&server.address()).err().unwrap().to_string();
+    let error = HttpsConnection::open(&server.address()).err().unwrap().to_string();
     assert!(error.contains("expired"), "{error}");
     wait_for("the refusal", || (server.counter("https_handshakes_failed") > 0).then_some(()));
 }
@@ -829,7 +829,8 @@ fn a_thousand_minions_at_once_are_served_in_bounded_memory() {
     const THREADS: usize = 8;
     let server = Server::open("");
     let rss = || {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", server.cellar.child.id())).unwrap();
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", server.cellar.process.0.id())).unwrap();
         let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).unwrap();
         line.trim().trim_end_matches(" kB").trim().parse::<u64>().unwrap()
     };
@@ -845,7 +846,7 @@ fn a_thousand_minions_at_once_are_served_in_bounded_memory() {
                 let work = move || {
                     let mut connections: Vec<_> = (t..MINIONS)
                         .step_by(THREADS)
-                        .map(|n| (format!("minion-{n}"), Connection::open(address).unwrap()))
+                        .map(|n| (format!("minion-{n}"), HttpsConnection::open(address).unwrap()))
                         .collect();
                     for (id, connection) in &mut connections {
                         assert_eq!(post(connection, id, key, &returned(id, vec![])), Ok(Value::Nil));
@@ -885,7 +886,8 @@ fn peers_that_never_read_answers_use_bounded_memory_and_do_not_block_others() {
     ]);
     server.cellar.ask("returner", vec![("load", load)]);
     let rss = || {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", server.cellar.child.id())).unwrap();
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", server.cellar.process.0.id())).unwrap();
         let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).unwrap();
         line.trim().trim_end_matches(" kB").trim().parse::<u64>().unwrap()
     };

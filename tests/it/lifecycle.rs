@@ -8,7 +8,7 @@ use rmpv::Value;
 
 use crate::fake_daemon::stderr;
 use crate::harness::{Cellar, ended, map, serve_command, wait_for};
-use crate::testing::DEADLINE;
+use saltcellar::testkit::DEADLINE;
 
 fn a_return(n: u64) -> Value {
     map(vec![
@@ -62,7 +62,7 @@ fn a_second_daemon_on_a_directory_reports_the_first() {
     let output = serve_command(cellar.dir.path()).output().unwrap();
     let words = stderr(&output);
     assert_eq!(output.status.code(), Some(75), "{words}");
-    assert!(words.contains(&format!("pid {}", cellar.child.id())), "{words}");
+    assert!(words.contains(&format!("pid {}", cellar.process.0.id())), "{words}");
     cellar.ask("status", vec![]);
 }
 
@@ -130,7 +130,7 @@ fn a_stuck_appender_stops_the_watchdog_notifications() {
         .env("SALTCELLAR_TEST_FS", dir.path().join("disk"))
         .stderr(log)
         .spawn();
-    let child = crate::harness::Running(child.unwrap());
+    let child = saltcellar::testkit::usage::Process(child.unwrap());
     // All received notifications, and the number of those that feed the watchdog.
     let fed = || {
         let mut words = [0; 500];

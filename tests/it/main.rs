@@ -5,10 +5,6 @@
 /// A fake daemon for tests of the command line: it implements docs/WIRE.md with canned answers.
 mod fake_daemon;
 
-/// Deadlines and missing preconditions, shared with the tests inside the crate.
-#[path = "../../src/testing.rs"]
-mod testing;
-
 /// The real program as a child process with its own state directory, and a fake event bus.
 mod harness;
 

@@ -326,7 +326,7 @@ fn exported_json_lines_import_as_the_same_entries() {
     };
     export(&one, &first, &["--events"]);
     let exported = lines(&first);
-    assert_eq!((exported.len(), &exported[0]["version"]), (12, &1.into()));
+    assert_eq!((exported.len(), &exported[0]["version"]), (12, &2.into()));
     for stored in [11, 0] {
         let output = run(&two, &["import", "jsonl", first.to_str().unwrap()]);
         // Thorium's register is stored again: the last one counts.
@@ -389,9 +389,9 @@ fn exported_json_lines_import_as_the_same_entries() {
     let output = run(&two, &["import", "jsonl", second.to_str().unwrap()]);
     assert_eq!((output.status.code(), sums(&output)), (Some(65), [0, 0, 2]));
     assert!(stderr(&output).contains("2.jsonl, line 3: invalid JSON"), "{}", stderr(&output));
-    fs::write(&second, "{\"kind\": \"saltcellar\", \"version\": 2}\n").unwrap();
+    fs::write(&second, "{\"kind\": \"saltcellar\", \"version\": 3}\n").unwrap();
     let output = run(&two, &["import", "jsonl", second.to_str().unwrap()]);
-    assert!(stderr(&output).contains("version 2"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("version 3"), "{}", stderr(&output));
 }
 
 fn forget_seq(value: &mut Value) {

@@ -316,7 +316,7 @@ fn copy_dir(from: &Path, to: &Path) {
 fn a_killed_redaction_of_keys_can_be_repeated() {
     let dir = tempfile::tempdir().unwrap();
     let Some(library) = crate::sync_order::library(dir.path()) else {
-        return crate::testing::missing("a C compiler as `cc`");
+        return saltcellar::testkit::missing("a C compiler as `cc`");
     };
     put_key(dir.path(), KEY);
     let config = format!("ingest: {{masters: [{}/master]}}\n", dir.path().display());

@@ -1,17 +1,15 @@
 //! The reactor in the real program, with a fake bus and a fake request port of a master.
 
 use std::collections::HashMap;
-use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::Mutex;
 use rmpv::Value;
-use saltcellar::wire::zmtp::{self, Message, Splitter, ZmtpItem};
+use saltcellar::testkit::master::serve;
 
-use crate::harness::{Cellar, FakeBus, map, publish, wait_for};
+use crate::harness::{Cellar, FakeBus, map, master_bus, publish, wait_for};
 
 /// A request to the master: `cmd`, `fun`, the first argument, `jid`, `user`.
 pub(crate) type Asked = (String, String, String, String, String);
@@ -20,31 +18,19 @@ pub(crate) type Asked = (String, String, String, String, String);
 pub(crate) struct FakeMaster {
     pub(crate) port: u16,
     asked: Arc<Mutex<Vec<Asked>>>,
-    signature_calls: Arc<AtomicU32>,
 }
 
 impl FakeMaster {
     pub(crate) fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
         let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();
         let seen = asked.clone();
-        let signature_calls: Arc<AtomicU32> = Arc::default();
-        let questions = signature_calls.clone();
-        let serve = move || {
-            for stream in listener.incoming() {
-                let (seen, questions) = (seen.clone(), questions.clone());
-                let work = move || drop(serve_client(stream.unwrap(), &seen, &questions));
-                std::thread::Builder::new().spawn(work).unwrap();
-            }
-        };
-        std::thread::Builder::new().spawn(serve).unwrap();
-        Self { port, asked, signature_calls }
-    }
-
-    /// Number of requests for the signatures of runners.
-    pub(crate) fn argspec_requests(&self) -> u32 {
-        self.signature_calls.load(Ordering::Relaxed)
+        let port = serve(move |request| {
+            let request = rmpv::decode::read_value(&mut &request[..]).unwrap();
+            let mut answer = Vec::new();
+            rmpv::encode::write_value(&mut answer, &reply(&request["load"], &seen)).unwrap();
+            answer
+        });
+        Self { port: port.unwrap(), asked }
     }
 
     pub(crate) fn asked(&self) -> Vec<Asked> {
@@ -56,49 +42,9 @@ impl FakeMaster {
     }
 }
 
-fn serve_client(
-    mut stream: TcpStream,
-    seen: &Mutex<Vec<Asked>>,
-    signature_calls: &AtomicU32,
-) -> std::io::Result<()> {
-    stream.write_all(&zmtp::greeting())?;
-    stream.read_exact(&mut [0; zmtp::GREETING_LEN])?;
-    stream.write_all(b"\x04\x1c\x05READY\x0bSocket-Type\0\0\0\x06ROUTER")?;
-    let mut splitter = Splitter::new(1 << 20);
-    let mut buffer = [0; 4096];
-    loop {
-        let mut answer = None;
-        match splitter.next_item().unwrap() {
-            Some(ZmtpItem::Message(Message { second: Some(body), .. })) => {
-                let request = rmpv::decode::read_value(&mut &body[..]).unwrap();
-                answer = Some(reply(&request["load"], seen, signature_calls));
-            }
-            Some(_) => {}
-            None => {
-                let n = stream.read(&mut buffer)?;
-                if n == 0 {
-                    return Ok(());
-                }
-                splitter.feed(&buffer[..n]);
-            }
-        }
-        if let Some(answer) = answer {
-            let (mut body, mut bytes) = (Vec::new(), Vec::new());
-            rmpv::encode::write_value(&mut body, &answer).unwrap();
-            zmtp::put_request(&mut bytes, &body);
-            stream.write_all(&bytes)?;
-        }
-    }
-}
-
-fn reply(load: &Value, seen: &Mutex<Vec<Asked>>, signature_calls: &AtomicU32) -> Value {
+fn reply(load: &Value, seen: &Mutex<Vec<Asked>>) -> Value {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (cmd, jid) = (text(&load["cmd"]), text(&load["jid"]));
-    // The daemon's own request for the signatures of runners.
-    if text(&load["fun"]) == "salt.cmd" {
-        signature_calls.fetch_add(1, Ordering::Relaxed);
-        return map(vec![("tag", "salt/run/55".into()), ("jid", "55".into())]);
-    }
     let first = match (cmd.as_str(), &load["kwarg"]["arg"][0]) {
         ("publish", _) => &load["arg"][0],
         // Keyword arguments, if there is no list.
@@ -159,9 +105,9 @@ pub(crate) fn lab(port: u16, rules: &str, files: &[(&str, &str)], options: &str)
     let yaml = format!("bus: [DIR]\nreactor:\n  master: DIR/master\n  rules: {rules}\n{options}")
         .replace("DIR", &at);
     std::fs::write(dir.path().join("c.yaml"), yaml).unwrap();
-    let bus = FakeBus::in_dir(dir.path());
+    let bus = master_bus(dir.path());
     let cellar = Cellar::start_in(dir, &["--config", "DIR/c.yaml"]);
-    let stream = bus.subscriber();
+    let stream = bus.subscriber().unwrap();
     Lab { cellar, bus, stream }
 }
 
@@ -184,7 +130,7 @@ impl Lab {
 
     pub(crate) fn restart(&mut self) {
         self.cellar.restart();
-        self.stream = self.bus.subscriber();
+        self.stream = self.bus.subscriber().unwrap();
     }
 
     /// Changes the port in the master's configuration.
@@ -353,8 +299,8 @@ fn a_disconnected_event_bus_does_not_use_up_tries() {
         (list["master_unreachable"] == true.into()).then_some(())
     });
     assert_eq!(master.asked(), []);
-    lab.bus = FakeBus::in_dir(lab.cellar.dir.path());
-    lab.stream = lab.bus.subscriber();
+    lab.bus = master_bus(lab.cellar.dir.path());
+    lab.stream = lab.bus.subscriber().unwrap();
     assert_eq!(master.wait(1).len(), 1);
     wait_for("the record", || (lab.history().len() == 1).then_some(()));
     assert_eq!(lab.history()[0]["reaction"]["calls"][0]["tries"].as_u64(), Some(1));

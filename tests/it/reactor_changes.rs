@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 use crate::fake_daemon::{program, stderr, stdout};
 use crate::harness::{Cellar, map, wait_for};
 use crate::reactor::{FakeMaster, LEGACY, Lab, lab};
-use crate::testing::missing;
+use saltcellar::testkit::missing;
 
 const RULES: &str = "[{'a/*': DIR/a.sls}]";
 
@@ -32,7 +32,7 @@ fn change_unseen(lab: &Lab, name: &str, from: &str, to: &str) {
 }
 
 fn hang_up(cellar: &Cellar) {
-    let pid = rustix::process::Pid::from_raw(i32::try_from(cellar.child.id()).unwrap()).unwrap();
+    let pid = rustix::process::Pid::from_raw(i32::try_from(cellar.process.0.id()).unwrap()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
 }
 

@@ -13,8 +13,11 @@ fn every_case_matches_salt() {
     if let Ok(more) = std::env::var("REACTOR_CASES") {
         dirs.extend(more.split(':').filter(|dir| !dir.is_empty()).map(PathBuf::from));
     }
-    let options =
-        ConformanceOptions { salt_python: std::env::var_os("SALTCELLAR_SALT_PYTHON").map(PathBuf::from) };
+    let signatures = std::fs::read_to_string(data.join("signatures.json")).unwrap();
+    let options = ConformanceOptions {
+        salt_python: std::env::var_os("SALTCELLAR_SALT_PYTHON").map(PathBuf::from),
+        signatures: serde_json::from_str(&signatures).unwrap(),
+    };
     let report = run(&dirs, &options, |result| {
         if !result.passed() {
             println!("{result}");

@@ -1,12 +1,13 @@
 //! Failures of reactions and acting reactors of rules, as reported by all verbs and calls.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 
 use rmpv::Value;
 use serde_json::Value as Json;
 
 use crate::fake_daemon::program;
-use crate::harness::{Cellar, FakeBus, map, wait_for};
+use crate::harness::{Cellar, map, master_bus, wait_for};
 use crate::reactor::{FakeMaster, LEGACY, Lab, lab};
 
 /// The program's combined output and its exit code.
@@ -220,8 +221,8 @@ fn rules_of_a_disconnected_bus_have_no_actor() {
     let yaml = format!("bus: [DIR]\nreactor: {{master: DIR/master, {RULES}}}\n");
     let cellar = Cellar::start_in(configured("", &yaml), &["--config", "DIR/c.yaml"]);
     assert_no_actor(&cellar, "no bus is connected");
-    let bus = FakeBus::in_dir(cellar.dir.path());
-    let _stream = bus.subscriber();
+    let bus = master_bus(cellar.dir.path());
+    let _stream = bus.subscriber().unwrap();
     wait_for("saltcellar to act", || (acts(&cellar).0 == ["saltcellar"]).then_some(()));
     assert_eq!(doctor(&cellar, "reactor").0, "ok");
 }
@@ -231,9 +232,9 @@ fn in_shadow_mode_salt_acts_if_its_reactor_is_enabled() {
     let yaml = "bus: [DIR]\nreactor: {master: DIR/master, shadow: true}\n";
     let rules = "reactor: [{'a/*': [/a.sls]}]\n";
     let dir = configured(&format!("{rules}engines: [saltcellar-reactor]\n"), yaml);
-    let bus = FakeBus::in_dir(dir.path());
+    let bus = master_bus(dir.path());
     let cellar = Cellar::start_in(dir, &["--config", "DIR/c.yaml"]);
-    let _stream = bus.subscriber();
+    let _stream = bus.subscriber().unwrap();
     assert_no_actor(&cellar, "`reactor.shadow` is true; Salt's own reactor is off");
     // Salt's reactor is enabled.
     let conf = cellar.dir.path().join("master");
@@ -249,9 +250,9 @@ fn a_rule_only_in_the_masters_list_has_no_actor_once_its_reactor_is_disabled() {
     let yaml = format!("bus: [DIR]\nreactor: {{master: DIR/master, {RULES}}}\n");
     let master = "engines: [saltcellar-reactor]\nreactor: [{'a/*': [/a.sls]}, {'b/*': [/b.sls]}]\n";
     let dir = configured(master, &yaml);
-    let bus = FakeBus::in_dir(dir.path());
+    let bus = master_bus(dir.path());
     let cellar = Cellar::start_in(dir, &["--config", "DIR/c.yaml"]);
-    let _stream = bus.subscriber();
+    let _stream = bus.subscriber().unwrap();
     wait_for("saltcellar to act", || (acts(&cellar).0 == ["saltcellar", "nobody"]).then_some(()));
     let (verdict, words) = doctor(&cellar, "reactor");
     assert!(verdict == "problem" && words.contains("`reactor.rules` does not have it"), "{words}");
@@ -277,10 +278,10 @@ fn rules_have_no_actor_if_the_daemon_has_no_reactor() {
 fn rules_have_no_actor_while_the_disk_is_full() {
     let yaml = format!("bus: [DIR]\nreactor: {{master: DIR/master, {RULES}}}\n");
     let dir = configured("", &yaml);
-    let bus = FakeBus::in_dir(dir.path());
+    let bus = master_bus(dir.path());
     fs::write(dir.path().join("disk"), "").unwrap();
     let cellar = Cellar::start_in(dir, &["--config", "DIR/c.yaml"]);
-    let mut stream = bus.subscriber();
+    let mut stream = bus.subscriber().unwrap();
     wait_for("saltcellar to act", || (acts(&cellar).0 == ["saltcellar"]).then_some(()));
     cellar.plan_disk("write=ENOSPC@1+:log/");
     let mut body = b"a/1\n\n".to_vec();
@@ -299,30 +300,37 @@ fn rules_have_no_actor_while_the_disk_is_full() {
 }
 
 #[test]
-fn signatures_are_requested_once_and_only_for_the_master_s_own_runners() {
+fn signatures_are_asked_once_of_salts_python() {
     let master = FakeMaster::start();
-    let known = "run:\n  runner.test.arg:\n    - arg: [{{ tag }}]\n    - kwarg: {}\norch:\n  runner.state.orchestrate:\n    - mods: x\n";
+    // Answers each request with the signature of a custom runner.
+    let program = "#!/bin/sh\nwhile read line <&1; do\n  echo \"$line\" >> DIR/asked\n  \
+         echo '{\"signature\": {\"name\": \"open\", \"required\": [\"source\"], \"optional\": [[\"till\", 7]], \"any_keyword\": false}}'\n\
+         done\n";
+    let dir = tempfile::tempdir().unwrap();
+    let (python, asked) = (dir.path().join("python"), dir.path().join("asked"));
+    std::fs::write(&python, program.replace("DIR", dir.path().to_str().unwrap())).unwrap();
+    std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let requests = || {
+        let lines = std::fs::read_to_string(&asked).unwrap_or_default();
+        lines
+            .lines()
+            .filter(|line| line.contains("\"op\":\"signature\""))
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let known = "run:\n  runner.test.arg:\n    - arg: [{{ tag }}]\n    - kwarg: {}\n";
     let own = "own:\n  runner.shop.open:\n    - source: {{ tag }}\n";
     let files = [("known.sls", known), ("own.sls", own)];
     let rules = "[{'known/*': DIR/known.sls}, {'own/*': DIR/own.sls}]";
-    let mut lab = lab(master.port, rules, &files, "");
+    let mut lab = lab(master.port, rules, &files, &format!("  python: {}\n", python.display()));
     lab.fire_one("known/1", "web1");
-    master.wait(2);
-    assert_eq!(master.argspec_requests(), 0, "Salt's own runners are known");
+    master.wait(1);
+    assert_eq!(requests(), [""; 0], "the current form needs none");
     lab.fire_one("own/1", "web1");
-    wait_for("the question", || (master.argspec_requests() == 1).then_some(()));
-    let spec = map(vec![
-        ("args", crate::harness::list(["source"])),
-        ("defaults", Value::Nil),
-        ("varargs", Value::Nil),
-        ("kwargs", Value::Nil),
-    ]);
-    let ret =
-        vec![("jid", "55".into()), ("user", "Reactor".into()), ("return", map(vec![("shop.open", spec)]))];
-    lab.fire(&[("salt/run/55/ret".to_owned(), map(ret))]);
-    let asked = master.wait(3);
-    assert_eq!((asked[2].1.as_str(), asked[2].2.as_str()), ("shop.open", "own/1"));
+    let made = master.wait(2);
+    assert_eq!((made[1].1.as_str(), made[1].2.as_str()), ("shop.open", "own/1"));
+    assert!(requests()[0].contains("\"fun\":\"shop.open\""), "{:?}", requests());
     lab.fire_one("own/2", "web1");
-    master.wait(4);
-    assert_eq!(master.argspec_requests(), 1);
+    master.wait(3);
+    assert_eq!(requests().len(), 1);
 }

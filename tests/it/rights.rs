@@ -11,7 +11,7 @@ use saltcellar::api::call::CALLS;
 use saltcellar::api::client::{Client, ClientError};
 
 use crate::harness::{Cellar, map, serve_command, wait_for};
-use crate::testing::missing;
+use saltcellar::testkit::missing;
 
 /// A user without any files.
 const NOBODY: u32 = 65534;

@@ -10,7 +10,7 @@ use saltcellar::wire::salt_event::event_entry;
 
 use crate::bus_outages::frame;
 use crate::fake_daemon::{program, stdout};
-use crate::harness::{Cellar, FakeBus, list, map, publish, wait_for};
+use crate::harness::{Cellar, list, map, master_bus, publish, wait_for};
 
 const JID: &str = "20261121030955505683";
 
@@ -95,9 +95,9 @@ fn a_call_with_a_value_unreadable_to_salt_is_rejected_and_counted() {
 #[test]
 fn a_bus_event_unreadable_to_salt_is_rejected_and_counted() {
     let dir = tempfile::tempdir().unwrap();
-    let bus = FakeBus::in_dir(dir.path());
+    let bus = master_bus(dir.path());
     let cellar = Cellar::start_with(&["--bus", dir.path().to_str().unwrap()]);
-    let mut to = bus.subscriber();
+    let mut to = bus.subscriber().unwrap();
     let bad: Vec<_> = attacks()
         .iter()
         .map(|(_, odd)| frame(&format!("salt/job/{JID}/ret/bad"), &returned("bad", odd)))

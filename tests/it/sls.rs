@@ -7,7 +7,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use saltcellar::limits::SLS_DEPTH_MAX;
 use saltcellar::model::Glob;
-use saltcellar::sls::compile::{self, FileError, Record, Refused};
+use saltcellar::model::Note;
+use saltcellar::sls::compile::{self, FileError, Refused};
 use saltcellar::sls::value::{Key, Map, Value};
 use saltcellar::sls::{json, python, yaml};
 use serde_json::{Value as Json, json};
@@ -237,12 +238,12 @@ fn high_of(last: &str, text: &str, path: &str) -> Result<Map, FileError> {
 }
 
 /// Whether Salt's log has a record of this level with this start.
-fn is_logged(record: &Record, logs: &Json) -> bool {
+fn is_logged(note: &Note, logs: &Json) -> bool {
     let begin = |message: &str| message.split([':', '"', '\'']).next().unwrap_or_default().to_owned();
     logs.as_array().unwrap().iter().any(|log| {
-        log["level"] == record.level
-            && log["logger"] == record.logger
-            && begin(log["message"].as_str().unwrap()) == begin(&record.message)
+        log["level"] == note.level.name()
+            && log["logger"] == note.logger
+            && begin(log["message"].as_str().unwrap()) == begin(&note.message)
     })
 }
 
@@ -276,10 +277,12 @@ fn rendered_files_of_the_cases_give_their_high_data() {
                     seen += 1;
                     match high_of(&last, text, path) {
                         Ok(one) => high.extend(one),
-                        Err(error) if !is_logged(&error.record(path), &event["logs"]) => {
-                            wrong.push(format!("{} {path}: {error}", case["id"]));
+                        Err(error) => {
+                            let words = format!("Failed to render \"{path}\": {error}");
+                            if !is_logged(&Note::error("salt.utils.reactor", words), &event["logs"]) {
+                                wrong.push(format!("{} {path}: {error}", case["id"]));
+                            }
                         }
-                        Err(_) => {}
                     }
                 }
                 files += seen;
@@ -312,13 +315,13 @@ fn high_data_of_the_cases_gives_their_low_chunks() {
                     .iter()
                     .map(|one| one.as_str().unwrap().to_owned())
                     .collect();
-                let record = refused.record(sent["tag"].as_str().unwrap(), &references);
+                let note = refused.note(sent["tag"].as_str().unwrap(), &references);
                 let whole = matches!(refused, Refused::Errors(_));
-                let matches_message = |log: &Json| !whole || log["message"] == record.message;
-                if !is_logged(&record, &event["logs"])
+                let matches_message = |log: &Json| !whole || log["message"] == note.message;
+                if !is_logged(&note, &event["logs"])
                     || !event["logs"].as_array().unwrap().iter().any(matches_message)
                 {
-                    wrong.push(format!("{}: not logged: {}", case["id"], record.message));
+                    wrong.push(format!("{}: not logged: {}", case["id"], note.message));
                 }
             }
             let low = low.unwrap_or_default();

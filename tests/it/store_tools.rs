@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use rmpv::Value;
+use saltcellar::testkit::Random;
 use serde_json::Value as Json;
 
 use crate::fake_daemon::{program, stderr, stdout};
@@ -24,13 +25,9 @@ fn filled() -> (Cellar, u64) {
     let config = tempfile::NamedTempFile::new().unwrap();
     fs::write(config.path(), "store:\n  segment_bytes_max: 1MiB\n").unwrap();
     let cellar = Cellar::start_with(&["--config", config.path().to_str().unwrap()]);
-    let mut noise = 7_u64;
+    let mut random = Random::new(7);
     let mut event = |n: u64| {
-        let mut bytes = Vec::new();
-        while bytes.len() < 50_000 {
-            noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            bytes.extend_from_slice(&(noise >> 16).to_le_bytes()[..6]);
-        }
+        let bytes = random.bytes(50_000);
         let tag = if n.is_multiple_of(2) {
             format!("beacon/{n}")
         } else {
@@ -70,7 +67,7 @@ fn an_open_store_is_verified_and_backed_up_and_the_backup_is_restored() {
     let rebuilt = program().args(["store", "rebuild"]).args(flag).output().unwrap();
     assert_eq!(rebuilt.status.code(), Some(75));
     assert!(
-        stderr(&rebuilt).contains(&format!("in use by pid {}", cellar.child.id())),
+        stderr(&rebuilt).contains(&format!("in use by pid {}", cellar.process.0.id())),
         "{}",
         stderr(&rebuilt)
     );

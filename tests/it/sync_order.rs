@@ -9,7 +9,9 @@ use std::process::Command;
 use rmpv::Value;
 use saltcellar::api::client::Client;
 
-use crate::harness::{Running, map, serve_command, wait_for};
+use saltcellar::testkit::usage::Process;
+
+use crate::harness::{map, serve_command, wait_for};
 
 /// Compiles the library; `None` without a C compiler.
 pub(crate) fn library(dir: &Path) -> Option<PathBuf> {
@@ -34,7 +36,7 @@ fn operations(trace: &Path, log: &Path) -> Vec<(String, PathBuf)> {
 fn an_entry_is_acknowledged_after_its_sync() {
     let dir = tempfile::tempdir().unwrap();
     let Some(library) = library(dir.path()) else {
-        return crate::testing::missing("a C compiler as `cc`");
+        return saltcellar::testkit::missing("a C compiler as `cc`");
     };
     let (trace, log) = (dir.path().join("trace"), dir.path().join("state/log"));
     std::fs::write(&trace, "").unwrap();
@@ -43,7 +45,7 @@ fn an_entry_is_acknowledged_after_its_sync() {
         .env("SYNC_ORDER", &trace)
         .stderr(std::process::Stdio::null())
         .spawn();
-    let _child = Running(child.unwrap());
+    let _child = Process(child.unwrap());
     let mut client = wait_for("the daemon", || Client::connect(&dir.path().join("s.sock")).ok());
     let mut known = 0;
     let mut new_names = 0;

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::testing::missing;
+use saltcellar::testkit::missing;
 
 const UNIT: &str = include_str!("../../systemd/saltcellar.service");
 const SYSUSERS: &str = include_str!("../../systemd/saltcellar.sysusers");

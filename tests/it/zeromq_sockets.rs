@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rmpv::Value;
+use saltcellar::testkit::Random;
 use saltcellar::wire::zmtp;
 
 use crate::harness::{Cellar, read_to_end, wait_for};
@@ -21,7 +22,7 @@ fn place(cellar: &Cellar, name: &str) -> PathBuf {
 }
 
 /// The greeting and READY command of a socket of that type.
-fn hello(socket_type: &str) -> Vec<u8> {
+pub(crate) fn hello(socket_type: &str) -> Vec<u8> {
     let mut hello = zmtp::greeting().to_vec();
     let len = u8::try_from(socket_type.len()).unwrap();
     let ready = [b"\x05READY\x0bSocket-Type\0\0\0", &[len][..], socket_type.as_bytes()].concat();
@@ -107,7 +108,7 @@ fn archived(cellar: &Cellar) -> Vec<(String, u64)> {
 }
 
 fn rss_kb(cellar: &Cellar) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", cellar.child.id())).unwrap();
+    let status = std::fs::read_to_string(format!("/proc/{}/status", cellar.process.0.id())).unwrap();
     let rss = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     rss.trim().trim_end_matches(" kB").trim().parse().unwrap()
 }
@@ -295,17 +296,11 @@ fn excess_peers_are_rejected() {
 /// Writes events until the source stops reading for a second. Returns the number of complete events, and the rest of the next.
 fn flood(peer: &mut Peer, tag: &str) -> (u64, Vec<u8>) {
     // Incompressible, because compressible data would not fill the store's queues.
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut random = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()
-    };
+    let mut random = Random::new(1);
     peer.0.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
     let mut events = 0;
     loop {
-        let fill = (0..1250).flat_map(|_| random()).collect();
+        let fill = random.bytes(10_000);
         let mut data = Vec::new();
         let pairs = vec![("n".into(), events.into()), ("fill".into(), Value::Binary(fill))];
         rmpv::encode::write_value(&mut data, &Value::Map(pairs)).unwrap();

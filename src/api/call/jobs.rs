@@ -90,7 +90,7 @@ fn job_row(ctx: &Ctx, listed: &ListedJob, job: &Job) -> Result<Map, CallError> {
     map.key("bus_only").uint(totals.bus_only as u64);
     let codes = map.key("retcodes").map(totals.retcodes.len());
     for (code, count) in &totals.retcodes {
-        codes.int(*code).uint(*count);
+        codes.str(&code.to_string()).uint(*count);
     }
     if let (Some(first), Some(last)) = (totals.first, totals.last) {
         map.key("first_answer").int(first.0);

@@ -2,13 +2,17 @@
 
 use std::path::Path;
 
-use super::{Ctx, failed};
+use serde_json::{Map as JsonMap, Value as Json, json};
+
+use super::{Ctx, document, failed};
 use crate::clock::Micros;
+use crate::ingest::bus::BusMonitor;
 use crate::ingest::spool::Spool;
 use crate::limits::{LIST_BYTES_MAX, LIST_ROWS_MAX};
 use crate::model::{EventFilter, Flags, Glob, Kind, SeqNo};
 use crate::store::StoredEntry;
 use crate::wire::call::{Args, CallError};
+use crate::wire::frame::Framing;
 use crate::wire::msgpack::{self, Reader, Writer};
 
 const LIMIT: usize = 20;
@@ -170,113 +174,75 @@ pub(super) fn entries(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> 
     Ok(w.into_bytes())
 }
 
-fn write_spool(w: &mut Writer, dir: &Path, spool: std::io::Result<Spool>) {
+fn spool(dir: &Path, spool: std::io::Result<Spool>) -> Json {
     let (spool, problem) = match spool {
         Ok(spool) => (spool, None),
         Err(error) => (Spool::default(), Some(error.to_string())),
     };
-    w.map(6).str("dir").str(&dir.to_string_lossy()).str("waiting_bytes").uint(spool.waiting_bytes);
-    w.str("dead_letter_bytes").uint(spool.dead_letter_bytes).str("oldest");
-    match spool.oldest {
-        Some(at) => w.int(at.0),
-        None => w.nil(),
-    };
-    w.str("lost").map(spool.lost.len());
-    for (reason, n) in &spool.lost {
-        w.str(reason).uint(*n);
-    }
-    w.str("problem");
-    match problem {
-        Some(problem) => w.str(&problem),
-        None => w.nil(),
-    };
+    json!({
+        "dir": dir.to_string_lossy(), "waiting_bytes": spool.waiting_bytes,
+        "dead_letter_bytes": spool.dead_letter_bytes, "oldest": spool.oldest.map(|at| at.0),
+        "lost": spool.lost.into_iter().map(|(reason, n)| (reason, n.into())).collect::<JsonMap<_, _>>(),
+        "problem": problem,
+    })
+}
+
+fn bus(bus: &BusMonitor) -> Json {
+    let bus = bus.status();
+    let waiting = bus.waiting;
+    json!({
+        "path": bus.path.to_string_lossy(), "connected": bus.connected,
+        "framing": bus.framing.map(Framing::name), "events": bus.events,
+        "waiting_events": waiting.events, "waiting_bytes": waiting.bytes,
+        "spilled_events": waiting.spilled_events, "spilled_bytes": waiting.spilled_bytes,
+        "lost": waiting.lost, "gaps": waiting.gaps, "safe_until": waiting.seen.map(|at| at.0),
+    })
 }
 
 pub(super) fn status(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let mut map = Map::default();
-    map.key("version").str(env!("CARGO_PKG_VERSION"));
-    map.key("pid").uint(u64::from(std::process::id()));
-    let uptime = ctx.clock.now().0.saturating_sub(ctx.started.0) / 1_000_000;
-    map.key("uptime_s").int(uptime);
-    map.key("state_dir").str(&ctx.state_dir.to_string_lossy());
-    map.key("socket").str(&ctx.socket.to_string_lossy());
     let durable = ctx.store.durable().0;
-    map.key("head").uint(durable);
-    map.key("durable").uint(durable);
-    let buses = map.key("bus").array(ctx.buses.len());
-    for bus in &ctx.buses {
-        let bus = bus.status();
-        buses.map(11).str("path").str(&bus.path.to_string_lossy()).str("connected").bool(bus.connected);
-        buses.str("framing");
-        match bus.framing {
-            Some(framing) => buses.str(framing.name()),
-            None => buses.nil(),
-        };
-        buses.str("events").uint(bus.events);
-        let waiting = bus.waiting;
-        buses.str("waiting_events").uint(waiting.events).str("waiting_bytes").uint(waiting.bytes);
-        buses.str("spilled_events").uint(waiting.spilled_events);
-        buses.str("spilled_bytes").uint(waiting.spilled_bytes);
-        buses.str("lost").uint(waiting.lost).str("gaps").uint(waiting.gaps).str("safe_until");
-        match waiting.seen {
-            Some(at) => buses.int(at.0),
-            None => buses.nil(),
-        };
-    }
-    map.key("reactor").bool(ctx.reactor.is_some());
-    let counts = ctx.policy.counts();
-    let rules = map.key("rules").array(counts.len());
-    for rule in counts {
-        rules.map(4).str("name").str(&rule.name).str("list").str(rule.list);
-        rules.str("entries").uint(rule.entries).str("filtered").uint(rule.dropped);
-    }
     let (known, unreadable) = ctx.policy.master_keys().counts();
-    let keys = map.key("master_keys").map(2).str("known").uint(known as u64);
-    let errors = keys.str("unreadable").array(unreadable.len());
-    for error in &unreadable {
-        errors.str(error);
-    }
-    let spools: Vec<_> =
-        ctx.spools.iter().filter_map(|dir| Some((dir, Spool::inspect(dir).transpose()?))).collect();
-    let w = map.key("spools").array(spools.len());
-    for (dir, spool) in spools {
-        write_spool(w, dir, spool);
-    }
-    let https = map.key("https");
-    match &ctx.https {
-        None => {
-            https.nil();
-        }
-        Some(watch) => {
-            let source = watch.status();
-            https.map(4).str("listen").str(&source.listen).str("state").str(&source.state);
-            https.str("peers").uint(source.peers as u64).str("certificate_until");
-            match source.certificate_until {
-                Some(until) => https.int(until.0),
-                None => https.nil(),
-            };
-        }
-    }
-    let sources = map.key("zeromq").array(ctx.zeromq.len());
-    for source in &ctx.zeromq {
+    let rules = ctx.policy.counts().into_iter().map(|rule| {
+        json!({ "name": rule.name, "list": rule.list, "entries": rule.entries, "filtered": rule.dropped })
+    });
+    let spools = ctx.spools.iter().filter_map(|dir| Some(spool(dir, Spool::inspect(dir).transpose()?)));
+    let https = ctx.https.as_ref().map(|watch| {
+        let source = watch.status();
+        let until = source.certificate_until.map(|until| until.0);
+        json!({
+            "listen": source.listen, "state": source.state, "peers": source.peers, "certificate_until": until,
+        })
+    });
+    let zeromq = ctx.zeromq.iter().map(|source| {
         let source = source.status();
-        sources.map(5).str("source").str(source.name).str("path").str(&source.path.to_string_lossy());
-        sources.str("peers").uint(source.peers).str("events").uint(source.events);
-        sources.str("dropped").uint(source.dropped);
-    }
-    let counters = ctx.metrics.all();
-    let w = map.key("counters").map(counters.len());
-    for (name, value) in counters {
-        w.str(name).uint(value);
-    }
-    let classes = ctx.store.classes().map_err(failed)?;
-    let w = map.key("classes").array(classes.len());
-    for class in classes {
-        w.map(5).str("class").str(&class.name).str("segments").uint(class.segments as u64);
-        w.str("entries").uint(class.totals.entries).str("disk_bytes").uint(class.totals.log_bytes);
-        w.str("raw_bytes").uint(class.totals.raw_bytes);
-    }
-    let mut w = Writer::new();
-    map.write(&mut w);
-    Ok(w.into_bytes())
+        json!({
+            "source": source.name, "path": source.path.to_string_lossy(), "peers": source.peers,
+            "events": source.events, "dropped": source.dropped,
+        })
+    });
+    let counters = ctx.metrics.all().into_iter().map(|(name, value)| (name.to_owned(), value.into()));
+    let classes = ctx.store.classes().map_err(failed)?.into_iter().map(|class| {
+        json!({
+            "class": *class.name, "segments": class.segments, "entries": class.totals.entries,
+            "disk_bytes": class.totals.log_bytes, "raw_bytes": class.totals.raw_bytes,
+        })
+    });
+    document(json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "pid": std::process::id(),
+        "uptime_s": ctx.clock.now().0.saturating_sub(ctx.started.0) / 1_000_000,
+        "state_dir": ctx.state_dir.to_string_lossy(),
+        "socket": ctx.socket.to_string_lossy(),
+        "head": durable,
+        "durable": durable,
+        "bus": ctx.buses.iter().map(bus).collect::<Json>(),
+        "reactor": ctx.reactor.is_some(),
+        "rules": rules.collect::<Json>(),
+        "master_keys": { "known": known, "unreadable": unreadable },
+        "spools": spools.collect::<Json>(),
+        "https": https,
+        "zeromq": zeromq.collect::<Json>(),
+        "counters": counters.collect::<JsonMap<_, _>>(),
+        "classes": classes.collect::<Json>(),
+    }))
 }

@@ -23,6 +23,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
+use serde_json::Value as Json;
+
 use super::https::HttpsMonitor;
 use crate::clock::{Clock, Micros};
 use crate::ingest::bus::BusMonitor;
@@ -34,6 +36,7 @@ use crate::reactor::run::engine::Handle;
 use crate::store::{Store, StoreError};
 use crate::unix_listener;
 use crate::wire::call::{Args, CallError};
+use crate::wire::json::plain_value;
 use crate::wire::salt_codec::repaired;
 
 /// The dependencies of calls.
@@ -182,6 +185,16 @@ pub const CALLS: &[Call] = &[
 /// Finds a call by name.
 pub fn find(name: &str) -> Option<&'static Call> {
     CALLS.iter().find(|call| call.name == name)
+}
+
+/// Encodes an answer without stored values. Answers that embed such values are written directly: a document would not preserve
+/// their bytes.
+fn document(answer: Json) -> Result<Vec<u8>, CallError> {
+    let mut bytes = Vec::new();
+    match rmpv::encode::write_value(&mut bytes, &plain_value(answer)) {
+        Ok(()) => Ok(bytes),
+        Err(error) => Err(CallError::Internal(error.to_string())),
+    }
 }
 
 /// Converts a store error for the caller, and logs it.

@@ -1,7 +1,9 @@
 //! Calls about the reactor: status, history, reasons, replay.
 
+use serde_json::{Map as JsonMap, Value as Json, json};
+
 use super::lists::Map;
-use super::{Ctx, failed};
+use super::{Ctx, document, failed};
 use crate::clock::Micros;
 use crate::ingest::bus::{BusMonitor, BusStatus};
 use crate::limits::{
@@ -30,41 +32,34 @@ pub(super) fn list(ctx: &Ctx, _args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let handle = reactor(ctx)?;
     let status = handle.status();
     let buses: Vec<_> = ctx.buses.iter().map(BusMonitor::status).collect();
-    let mut map = Map::default();
-    map.key("cursor").uint(status.cursor.0);
-    map.key("behind").uint(status.behind);
-    map.key("waiting").uint(status.waiting as u64);
-    map.key("open").uint(status.open as u64);
-    let unstored = buses.iter().map(|bus| bus.waiting.events + bus.waiting.spilled_events).sum();
-    map.key("unstored").uint(unstored);
-    map.key("master_unreachable").bool(status.master_unreachable);
-    map.key("shadow").bool(status.shadow);
-    if let Some((at, why)) = status.refused {
-        map.key("refused").map(2).str("time").int(at.0).str("why").str(&why);
-    }
-    let ended = handle.ended();
-    let w = map.key("reactions").map(ended.len());
-    for (state, count) in ended {
-        w.str(state).uint(count);
-    }
+    let unstored: u64 = buses.iter().map(|bus| bus.waiting.events + bus.waiting.spilled_events).sum();
+    let ended = handle.ended().into_iter().map(|(state, count)| (state.to_owned(), count.into()));
     let blocked = handle.blocked_by().or_else(|| no_events(ctx, &buses));
-    map.text_unless_empty("blocked", blocked.as_deref().unwrap_or_default());
     let salts = handle.salts_reactor();
-    map.key("salts_reactor").bool(salts.runs);
-    if let Some((at, fun)) = handle.foreign_call() {
-        map.key("foreign_call").map(2).str("time").int(at.0).str("fun").str(&fun);
-    }
     let rules =
         acting::assign(handle.rules(), &salts, blocked.as_deref(), "`reactor.rules` does not have it");
-    let w = map.key("rules").array(rules.len());
-    for Assigned { rule, actor, why } in rules {
-        w.map(4).str("rule").str(&rule.pattern).str("acts").str(actor.name()).str("why").str(&why);
-        w.str("files").array(rule.files.len());
-        for file in rule.files {
-            w.str(&file);
-        }
+    let rules = rules.into_iter().map(|Assigned { rule, actor, why }| {
+        json!({ "rule": rule.pattern, "acts": actor.name(), "why": why, "files": rule.files })
+    });
+    let mut answer = json!({
+        "cursor": status.cursor.0,
+        "behind": status.behind,
+        "waiting": status.waiting,
+        "open": status.open,
+        "unstored": unstored,
+        "master_unreachable": status.master_unreachable,
+        "shadow": status.shadow,
+        "refused": status.refused.map(|(at, why)| json!({ "time": at.0, "why": why })),
+        "reactions": ended.collect::<JsonMap<_, _>>(),
+        "blocked": blocked,
+        "salts_reactor": salts.runs,
+        "foreign_call": handle.foreign_call().map(|(at, fun)| json!({ "time": at.0, "fun": fun })),
+        "rules": rules.collect::<Json>(),
+    });
+    if let Some(fields) = answer.as_object_mut() {
+        fields.retain(|_, value| !value.is_null());
     }
-    Ok(map.into_bytes())
+    document(answer)
 }
 
 /// Why the reactor receives no events; `None` if it does.
@@ -304,11 +299,9 @@ pub(super) fn replay(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
         let record = found(ctx, args)?;
         (handle.replay(&record, flag("all")?).map_err(refused)?, record.seq.0)
     };
-    let mut w = Writer::new();
     let (what, count) = match replayed {
         Replayed::Calls(count) => ("calls", count),
         Replayed::Rules(count) => ("rules", count),
     };
-    w.map(3).str("seq").uint(number).str("what").str(what).str("count").uint(count as u64);
-    Ok(w.into_bytes())
+    document(json!({ "seq": number, "what": what, "count": count }))
 }

@@ -1,13 +1,15 @@
 //! `event_send`: fires an event onto Salt's bus.
 
-use super::{Caller, Ctx};
+use serde_json::json;
+
+use super::{Caller, Ctx, document};
 use crate::clock::Micros;
 use crate::ingest::fire::{FireError, Target};
 use crate::limits::{FIRE_BYTES_MAX, LIST_BYTES_MAX, TAG_BYTES_FIRED_MAX};
 use crate::model::{EventFilter, Glob};
 use crate::wire::call::{Args, CallError};
 use crate::wire::frame::Framing;
-use crate::wire::msgpack::{Reader, Writer};
+use crate::wire::msgpack::Reader;
 use crate::wire::salt_codec::check_whole;
 use crate::wire::salt_event;
 
@@ -44,10 +46,8 @@ pub(super) fn event_send(ctx: &Ctx, args: &Args<'_>, caller: Caller) -> Result<V
     }
     ctx.firer.fire(&target, framing, tag, &data)?;
     ctx.metrics.events_fired.add(1);
-    let mut w = Writer::new();
-    w.map(4).str("tag").str(tag).str("_stamp").str(&stamp);
-    w.str("socket").str(&target.path.to_string_lossy()).str("framing").str(framing.name());
-    Ok(w.into_bytes())
+    let socket = target.path.to_string_lossy();
+    document(json!({ "tag": tag, "_stamp": stamp, "socket": socket, "framing": framing.name() }))
 }
 
 /// Rejects callers that Salt would not let fire: all but root and the owner of the socket.

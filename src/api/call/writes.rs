@@ -58,7 +58,9 @@ impl Ctx {
     fn store_one(&self, entry: &Entry<'_>, to: &mut FrameBatch<'_>) -> Result<(), CallError> {
         self.check_size(entry)?;
         check_whole(entry.body).map_err(|why| self.reject(entry, why))?;
-        self.policy.pass(entry, None, |entry, fingerprints| to.push(entry, fingerprints));
+        if let Some(accepted) = self.policy.pass(entry, None) {
+            to.push(&accepted.entry(), accepted.fingerprints);
+        }
         Ok(())
     }
 
@@ -252,9 +254,9 @@ fn keep_return(
     let entry =
         Entry { flags, fun: seen.fun.unwrap_or(""), retcode: seen.retcode.unwrap_or(0), body: load, ..made };
     ctx.check_size(&entry)?;
-    ctx.policy.pass(&entry, Some(fingerprints(&entry, seen.answer)), |entry, fingerprints| {
-        to.push(entry, fingerprints);
-    });
+    if let Some(accepted) = ctx.policy.pass(&entry, Some(fingerprints(&entry, seen.answer))) {
+        to.push(&accepted.entry(), accepted.fingerprints);
+    }
     Ok(jid)
 }
 
@@ -314,8 +316,11 @@ pub(super) fn event_return(
             continue;
         }
         ctx.check_size(&event.entry)?;
-        let read = ctx.policy.read(&event, |entry, fingerprints| to.push(entry, Some(fingerprints)));
-        unfit += u64::from(read.is_err());
+        match ctx.policy.read(&event) {
+            Ok(Some(accepted)) => to.push(&accepted.entry(), accepted.fingerprints),
+            Ok(None) => {}
+            Err(_) => unfit += 1,
+        }
     }
     if malformed > 0 {
         ctx.metrics.event_return_malformed.add(malformed);

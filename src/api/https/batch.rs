@@ -19,7 +19,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::keys::{Keys, NoKey};
-use super::permits::{HttpsPermit, InFlight};
+use super::permits::{BatchInFlight, HttpsPermit};
 use super::tls::sha256;
 use crate::api::call::{CallHandler, Caller, Ctx, find, signed_return};
 use crate::api::submit::submit;
@@ -53,7 +53,7 @@ const READABLE: [&str; 7] =
 const OWN_READABLE: [&str; 2] = ["get_jid", "get_fun"];
 
 /// State shared by all connections.
-pub(super) struct Server {
+pub(super) struct HttpsServer {
     pub(super) ctx: Arc<Ctx>,
     intake: Intake,
     keys: Keys,
@@ -66,7 +66,7 @@ pub(super) struct Server {
     logged: Mutex<HashMap<&'static str, Instant>>,
 }
 
-impl Server {
+impl HttpsServer {
     pub(super) fn new(ctx: Arc<Ctx>, intake: Intake, keys: Keys, read: MinionsRead) -> Self {
         let lane = |bytes: usize| Arc::new(Semaphore::new(bytes / PERMIT_BYTES));
         Self {
@@ -118,7 +118,7 @@ impl Server {
 
 /// The permits of a batch.
 struct Room {
-    server: Arc<Server>,
+    server: Arc<HttpsServer>,
     id: String,
     held: Vec<OwnedSemaphorePermit>,
 }
@@ -132,7 +132,7 @@ impl Drop for Room {
 
 /// A connection with its challenge.
 pub(super) struct Session {
-    pub(super) server: Arc<Server>,
+    pub(super) server: Arc<HttpsServer>,
     pub(super) permit: HttpsPermit,
     pub(super) from: SocketAddr,
     certificate: Digest,
@@ -143,7 +143,7 @@ pub(super) struct Session {
 
 impl Session {
     pub(super) fn new(
-        server: Arc<Server>,
+        server: Arc<HttpsServer>,
         permit: HttpsPermit,
         from: SocketAddr,
         certificate: Digest,
@@ -178,7 +178,7 @@ impl Session {
 
     /// Handles a batch: returns the answers to its calls, or why it is rejected as a whole.
     pub(super) async fn take_batch(&self, body: Incoming) -> Result<Bytes, CallError> {
-        let mut body = Body { incoming: body, received: Vec::new() };
+        let mut body = BatchBody { incoming: body, received: Vec::new() };
         let outcome = self.verify_and_read(&mut body).await;
         match outcome {
             Ok((signer, payload, room, in_flight)) => {
@@ -195,8 +195,8 @@ impl Session {
 
     async fn verify_and_read(
         &self,
-        body: &mut Body,
-    ) -> Result<(String, Vec<u8>, Room, InFlight<'_>), CallError> {
+        body: &mut BatchBody,
+    ) -> Result<(String, Vec<u8>, Room, BatchInFlight<'_>), CallError> {
         let metrics = &self.server.ctx.metrics;
         let until = Instant::now() + PEER_TIMEOUT;
         let (signer, digest, len, end) = loop {
@@ -326,7 +326,7 @@ impl Session {
     /// Stores the returns, then answers the reading calls.
     async fn carry_out(&self, signer: String, payload: Vec<u8>, room: Room) -> Vec<u8> {
         let mut batch = FrameBatch::within(&payload);
-        let mut answers = Answers::default();
+        let mut answers = BatchAnswers::default();
         let mut reads = Vec::new();
         for (n, frame) in frames(&payload).enumerate() {
             let request = frame.map_err(|cut| CallError::Protocol(cut.to_string()));
@@ -392,7 +392,7 @@ impl Session {
     }
 
     /// Answers reading calls, for a few batches at a time.
-    async fn answer(&self, signer: &str, reads: Vec<Vec<u8>>, answers: &mut Answers) {
+    async fn answer(&self, signer: &str, reads: Vec<Vec<u8>>, answers: &mut BatchAnswers) {
         if reads.is_empty() {
             return;
         }
@@ -436,12 +436,12 @@ impl Session {
     }
 }
 
-impl Server {
+impl HttpsServer {
     /// Wraps answers for sending, if there is room for them.
     pub(super) fn outgoing(self: &Arc<Self>, answers: Vec<u8>) -> Result<Bytes, CallError> {
         let len = answers.len();
         let waiting = self.answer_bytes.fetch_add(len, Ordering::AcqRel);
-        let outgoing = Outgoing { answers, server: self.clone() };
+        let outgoing = CountedAnswers { answers, server: self.clone() };
         if waiting + len > HTTPS_ANSWER_BYTES {
             self.ctx.metrics.https_overloaded.add(1);
             let message = format!(
@@ -454,18 +454,18 @@ impl Server {
 }
 
 /// Answers, counted until their last byte is sent.
-struct Outgoing {
+struct CountedAnswers {
     answers: Vec<u8>,
-    server: Arc<Server>,
+    server: Arc<HttpsServer>,
 }
 
-impl AsRef<[u8]> for Outgoing {
+impl AsRef<[u8]> for CountedAnswers {
     fn as_ref(&self) -> &[u8] {
         &self.answers
     }
 }
 
-impl Drop for Outgoing {
+impl Drop for CountedAnswers {
     fn drop(&mut self) {
         self.server.answer_bytes.fetch_sub(self.answers.len(), Ordering::AcqRel);
     }
@@ -485,13 +485,13 @@ fn own_part(answer: &[u8], signer: &str) -> Vec<u8> {
 
 /// The answers of a batch under construction.
 #[derive(Default)]
-struct Answers {
+struct BatchAnswers {
     frames: Vec<u8>,
     /// Answers to send once everything is durable.
     stored: Vec<(u64, Vec<u8>)>,
 }
 
-impl Answers {
+impl BatchAnswers {
     fn refuse(&mut self, id: Option<u64>, error: &CallError) {
         self.frames.extend_from_slice(&refusal_frame(id, error));
     }
@@ -511,12 +511,12 @@ impl Answers {
 }
 
 /// A partly read body of a request.
-struct Body {
+struct BatchBody {
     incoming: Incoming,
     received: Vec<u8>,
 }
 
-impl Body {
+impl BatchBody {
     /// The next bytes; `None` at the end.
     async fn more(&mut self, until: Instant) -> Result<Option<Bytes>, CallError> {
         loop {

@@ -75,7 +75,7 @@ impl Address {
 
 /// The answer to a request.
 #[derive(Debug)]
-pub struct Answer {
+pub struct HttpsAnswer {
     /// The HTTP status code.
     pub status: u16,
     /// The body.
@@ -83,7 +83,7 @@ pub struct Answer {
 }
 
 /// An open connection, kept alive between requests.
-pub struct Connection {
+pub struct HttpsConnection {
     stream: StreamOwned<ClientConnection, TcpStream>,
     certificate: Digest,
     challenge: Challenge,
@@ -91,7 +91,7 @@ pub struct Connection {
     read: Vec<u8>,
 }
 
-impl Connection {
+impl HttpsConnection {
     /// Connects with TLS, and requests the challenge.
     pub fn open(to: &Address) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(&to.to, CLI_ANSWER_TIMEOUT)?;
@@ -114,7 +114,7 @@ impl Connection {
         Ok(connection)
     }
 
-    /// A batch for [`Connection::post`]: an envelope for this connection, and the frames.
+    /// A batch for [`HttpsConnection::post`]: an envelope for this connection, and the frames.
     pub fn sealed(&mut self, id: &str, signer: &Signer, time: Micros, payload: &[u8]) -> io::Result<Vec<u8>> {
         self.number += 1;
         let envelope = Envelope {
@@ -131,12 +131,12 @@ impl Connection {
     }
 
     /// Sends a batch and waits for its answer.
-    pub fn post(&mut self, batch: &[u8]) -> io::Result<Answer> {
+    pub fn post(&mut self, batch: &[u8]) -> io::Result<HttpsAnswer> {
         self.request("POST", BATCH_PATH, batch)
     }
 
     /// Sends a request with a body, and reads the answer.
-    pub fn request(&mut self, method: &str, path: &str, body: &[u8]) -> io::Result<Answer> {
+    pub fn request(&mut self, method: &str, path: &str, body: &[u8]) -> io::Result<HttpsAnswer> {
         let mut request =
             format!("{method} {path} HTTP/1.1\r\nhost: saltcellar\r\ncontent-length: {}\r\n\r\n", body.len())
                 .into_bytes();
@@ -152,7 +152,7 @@ impl Connection {
     }
 
     /// Reads the next answer.
-    pub fn receive(&mut self) -> io::Result<Answer> {
+    pub fn receive(&mut self) -> io::Result<HttpsAnswer> {
         let head = loop {
             if let Some(end) = memchr::memmem::find(&self.read, b"\r\n\r\n") {
                 break end + 4;
@@ -172,7 +172,7 @@ impl Connection {
         }
         let body = self.read.get(head..end).unwrap_or_default().to_vec();
         self.read.drain(..end);
-        Ok(Answer { status, body })
+        Ok(HttpsAnswer { status, body })
     }
 
     /// The hash of the daemon's certificate.

@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 use rustls::pki_types::SubjectPublicKeyInfoDer;
 use rustls::pki_types::pem::PemObject as _;
 
-use super::files::{self, FileIdentity};
-use crate::limits::HTTPS_KEYS_REMEMBERED;
+use crate::config::salt_master::{FileIdentity, read_small};
+use crate::limits::{HTTPS_KEYS_REMEMBERED, PEM_BYTES_MAX};
 use crate::wire::der::rsa_public_key;
 
 /// Why no key is available.
@@ -70,7 +70,7 @@ impl Keys {
         {
             return Ok(key.clone());
         }
-        let text = files::read(&path).map_err(|error| unreadable(&error))?;
+        let text = read_small(&path, PEM_BYTES_MAX).map_err(|error| unreadable(&error))?;
         let key: PublicKey = public_key(&text).map_err(|why| unreadable(&why))?.into();
         let mut known = self.known.lock();
         if known.len() >= HTTPS_KEYS_REMEMBERED {
@@ -132,6 +132,6 @@ mod tests {
         std::fs::create_dir(&path).unwrap();
         assert!(state("a").ends_with("minions/a: not a file"), "{}", state("a"));
         std::fs::write(dir.path().join("minions/b"), vec![b'x'; 300_000]).unwrap();
-        assert!(state("b").contains("too long for a key"), "{}", state("b"));
+        assert!(state("b").contains("longer than 262144 bytes"), "{}", state("b"));
     }
 }

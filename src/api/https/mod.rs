@@ -14,12 +14,10 @@
 
 mod batch;
 pub mod client;
-mod files;
 mod keys;
 mod peer;
 mod permits;
 mod tls;
-mod write_timeout;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -29,7 +27,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
-use self::batch::Server;
+use self::batch::HttpsServer;
 use self::keys::Keys;
 use self::tls::{Certificate, CertificateChange, Files};
 use super::call::Ctx;
@@ -90,7 +88,7 @@ pub async fn serve(
         logged_at: None,
         ctx: ctx.clone(),
     };
-    let server = Arc::new(Server::new(ctx, intake, Keys::of(&config.pki_dir), config.read));
+    let server = Arc::new(HttpsServer::new(ctx, intake, Keys::of(&config.pki_dir), config.read));
     let peers_stop = stop.clone();
     tokio::select! {
         () = accept(listen, certificates, &server, &permits, &monitor, &peers_stop) => {}
@@ -108,7 +106,7 @@ async fn wait_for(stop: &mut watch::Receiver<bool>) {
 async fn accept(
     listen: SocketAddr,
     mut certificates: CertificateState,
-    server: &Arc<Server>,
+    server: &Arc<HttpsServer>,
     permits: &Arc<HttpsPermits>,
     monitor: &HttpsMonitor,
     stop: &watch::Receiver<bool>,
@@ -157,7 +155,7 @@ async fn admit(
     stream: TcpStream,
     from: SocketAddr,
     certificates: &CertificateState,
-    server: &Arc<Server>,
+    server: &Arc<HttpsServer>,
     permits: &Arc<HttpsPermits>,
     stop: &watch::Receiver<bool>,
 ) {

@@ -19,12 +19,12 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::timeout;
+use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::TlsAcceptor;
 
-use super::batch::{Server, Session};
+use super::batch::{HttpsServer, Session};
 use super::permits::HttpsPermit;
 use super::tls::Certificate;
-use super::write_timeout::WriteTimeout;
 use crate::limits::{
     HTTPS_HANDSHAKE_TIMEOUT, HTTPS_HEAD_BYTES_MAX, HTTPS_HEAD_LINES_MAX, HTTPS_IDLE, PEER_TIMEOUT,
 };
@@ -39,7 +39,7 @@ This port speaks HTTPS: the address begins with https://\n";
 
 /// Serves a connection to its end.
 pub(super) async fn serve(
-    server: Arc<Server>,
+    server: Arc<HttpsServer>,
     permit: HttpsPermit,
     stream: TcpStream,
     from: SocketAddr,
@@ -74,7 +74,9 @@ async fn talk(
         Ok(Ok(1..)) => {}
         Ok(Ok(_) | Err(_)) | Err(_) => return metrics.https_handshakes_failed.add(1),
     }
-    let handshake = TlsAcceptor::from(certificate.config).accept(WriteTimeout::new(stream, PEER_TIMEOUT));
+    let mut stream = TimeoutStream::new(stream);
+    stream.set_write_timeout(Some(PEER_TIMEOUT));
+    let handshake = TlsAcceptor::from(certificate.config).accept(Box::pin(stream));
     let stream = match timeout(HTTPS_HANDSHAKE_TIMEOUT, handshake).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => {

@@ -22,7 +22,7 @@ const EVICTION_TIME: Duration = Duration::from_millis(500);
 pub(super) struct HttpsPermits {
     free: Arc<Semaphore>,
     all: usize,
-    queues: Mutex<Queues>,
+    queues: Mutex<EvictionQueues>,
     taken: AtomicUsize,
     times: Times,
 }
@@ -36,7 +36,7 @@ struct Times {
 
 /// Connections that can be evicted, in order of eviction.
 #[derive(Default)]
-struct Queues {
+struct EvictionQueues {
     next: u64,
     unauthenticated: BTreeMap<u64, Arc<Notify>>,
     idle: BTreeMap<u64, (String, Arc<Notify>)>,
@@ -44,7 +44,7 @@ struct Queues {
     of_signer: HashMap<String, usize>,
 }
 
-impl Queues {
+impl EvictionQueues {
     fn number(&mut self) -> u64 {
         self.next += 1;
         self.next
@@ -80,7 +80,7 @@ pub(super) struct HttpsPermit {
 }
 
 /// A verified batch in flight; the connection becomes idle when this is dropped.
-pub(super) struct InFlight<'a>(&'a HttpsPermit);
+pub(super) struct BatchInFlight<'a>(&'a HttpsPermit);
 
 impl HttpsPermits {
     /// Permits for `all` connections.
@@ -130,7 +130,7 @@ impl HttpsPermits {
 
 impl HttpsPermit {
     /// Starts a batch with a valid signature. `None` if `signer` has too many connections, all of them busy.
-    pub(super) fn begin(&self, signer: &str) -> Option<InFlight<'_>> {
+    pub(super) fn begin(&self, signer: &str) -> Option<BatchInFlight<'_>> {
         let mut queues = self.permits.queues.lock();
         match self.state() {
             PermitState::Unauthenticated { number, .. } => {
@@ -147,7 +147,7 @@ impl HttpsPermit {
             PermitState::Busy => {}
         }
         self.set(PermitState::Busy);
-        Some(InFlight(self))
+        Some(BatchInFlight(self))
     }
 
     /// Waits until the connection must be closed: evicted, or timed out.
@@ -179,7 +179,7 @@ impl HttpsPermit {
     }
 }
 
-impl Drop for InFlight<'_> {
+impl Drop for BatchInFlight<'_> {
     fn drop(&mut self) {
         let mut queues = self.0.permits.queues.lock();
         let number = queues.number();

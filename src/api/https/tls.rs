@@ -11,8 +11,9 @@ use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use super::files::{self, FileIdentity};
 use crate::clock::Micros;
+use crate::config::salt_master::{FileIdentity, read_small};
+use crate::limits::PEM_BYTES_MAX;
 use crate::wire::der;
 use crate::wire::signed::Digest;
 
@@ -61,14 +62,14 @@ impl Files {
 
 fn load(certificate: &Path, key: &Path) -> Result<Certificate, String> {
     let cannot = |path: &Path, why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
-    let text = files::read(certificate).map_err(|error| cannot(certificate, &error))?;
+    let text = read_small(certificate, PEM_BYTES_MAX).map_err(|error| cannot(certificate, &error))?;
     let chain: Vec<_> = CertificateDer::pem_slice_iter(&text)
         .collect::<Result<_, _>>()
         .map_err(|error| cannot(certificate, &format!("no certificate in PEM: {error}")))?;
     let first =
         chain.first().ok_or_else(|| cannot(certificate, &"no certificate in PEM (BEGIN CERTIFICATE)"))?;
     let (digest, not_after) = (sha256(first), der::not_after(first));
-    let text = files::read(key).map_err(|error| cannot(key, &error))?;
+    let text = read_small(key, PEM_BYTES_MAX).map_err(|error| cannot(key, &error))?;
     let private = PrivateKeyDer::from_pem_slice(&text)
         .map_err(|error| cannot(key, &format!("no private key in PEM without a passphrase: {error}")))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());

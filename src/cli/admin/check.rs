@@ -3,7 +3,7 @@
 use anyhow::Context;
 
 use crate::cli::Global;
-use crate::cli::format::output::{Format, Output};
+use crate::cli::format::output::show;
 use crate::config::{Config, Environment};
 
 pub(in crate::cli) const EXAMPLES: &str = "\
@@ -18,10 +18,5 @@ Examples:
 pub(in crate::cli) fn run(global: &Global) -> anyhow::Result<()> {
     let config =
         Config::load(&global.overrides(), &Environment::of_process()).context("read the configuration")?;
-    let mut out = Output::new(global.output);
-    match out.format {
-        Format::Table => out.text(&config.to_yaml())?,
-        Format::Json | Format::Jsonl => out.json(&config.to_json())?,
-    }
-    Ok(out.flush()?)
+    show(global.output, &config.to_json(), |out| Ok(out.text(&config.to_yaml())?))
 }

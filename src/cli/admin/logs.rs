@@ -17,7 +17,7 @@ use crate::metrics::LOG_LINES_LOST;
 
 /// Installs the global log subscriber. A second call has no effect.
 pub(in crate::cli) fn start(config: &LogConfig) {
-    let filter = EnvFilter::builder().parse_lossy(&config.level);
+    let filter = EnvFilter::builder().parse_lossy(&config.level.0);
     let form = |form| move || OneLine { form, to: io::stderr(), lost: &LOST };
     // Internal errors would be printed to standard error with a panic on failure.
     let log = tracing_subscriber::fmt().with_env_filter(filter).log_internal_errors(false);

@@ -15,7 +15,7 @@ use anyhow::{Context, bail};
 use serde_json::json;
 
 use crate::cli::doctor::SALT_CONFIG;
-use crate::cli::format::output::{Format, Output, plain};
+use crate::cli::format::output::{self, Output};
 use crate::cli::{Global, finding};
 use crate::config::python_glob::has_magic;
 use crate::config::salt_master::{SaltMaster, same_file};
@@ -350,17 +350,14 @@ fn remove(global: &Global, plan: &Plan, found: FileState) -> anyhow::Result<()> 
         };
         remove_file().with_context(|| format!("remove {}", plan.path.display()))?;
     }
-    let mut out = Output::new(global.output);
-    match out.format {
-        Format::Table if found.is_ours() => {
-            out.line(&format!("removed {}; restart Salt", plain(&plan.path.display().to_string())))?;
-        }
-        Format::Table => out.line(&format!("{} does not exist", plain(&plan.path.display().to_string())))?,
-        Format::Json | Format::Jsonl => {
-            out.json(&json!({ "path": plan.path.display().to_string(), "removed": found.is_ours() }))?;
-        }
-    }
-    Ok(out.flush()?)
+    let path = plan.path.display().to_string();
+    let outcome = if found.is_ours() {
+        format!("removed {path}; restart Salt")
+    } else {
+        format!("{path} does not exist")
+    };
+    let document = json!({ "path": path, "removed": found.is_ours() });
+    output::show(global.output, &document, |out| Ok(out.line(&outcome)?))
 }
 
 /// Options of the file that a later file overrides.
@@ -400,43 +397,33 @@ fn report(
     overridden: &[String],
     written: bool,
 ) -> anyhow::Result<()> {
-    let mut out = Output::new(global.output);
-    match out.format {
-        Format::Table => {
-            let state = if written { "written" } else { found.name() };
-            out.line(&format!("{}: {state}", plain(&plan.path.display().to_string())))?;
-            if written {
-                for line in plan.remarks.iter().chain(&plan.next) {
-                    out.line(&format!("- {}", plain(line)))?;
-                }
-            }
+    output::show(global.output, &document(plan, found, overridden, written), |out| {
+        let state = if written { "written" } else { found.name() };
+        out.line(&format!("{}: {state}", plan.path.display()))?;
+        if written {
+            print_list(out, "- ", plan)?;
         }
-        Format::Json | Format::Jsonl => out.json(&document(plan, found, overridden, written))?,
-    }
-    Ok(out.flush()?)
+        Ok(())
+    })
 }
 
 /// Prints the planned file, followed by remarks as comments.
 fn show(global: &Global, plan: &Plan, found: FileState) -> anyhow::Result<()> {
-    let mut out = Output::new(global.output);
-    match out.format {
-        Format::Table => {
-            out.text(&plan.text)?;
-            let path = plan.path.display();
-            out.line("")?;
-            out.line(&format!("# {}: {}", plain(&path.to_string()), found.name()))?;
-            if matches!(found, FileState::Nothing | FileState::Outdated) {
-                out.line(
-                    "# `saltcellar setup --write`, with the same flags, writes the lines above to this file",
-                )?;
-            }
-            for line in plan.remarks.iter().chain(&plan.next) {
-                out.line(&format!("# - {}", plain(line)))?;
-            }
+    output::show(global.output, &document(plan, found, &[], false), |out| {
+        out.text(&plan.text)?;
+        out.line("")?;
+        out.line(&format!("# {}: {}", plan.path.display(), found.name()))?;
+        if matches!(found, FileState::Nothing | FileState::Outdated) {
+            out.line(
+                "# `saltcellar setup --write`, with the same flags, writes the lines above to this file",
+            )?;
         }
-        Format::Json | Format::Jsonl => out.json(&document(plan, found, &[], false))?,
-    }
-    Ok(out.flush()?)
+        print_list(out, "# - ", plan)
+    })
+}
+
+fn print_list(out: &mut Output, mark: &str, plan: &Plan) -> anyhow::Result<()> {
+    Ok(plan.remarks.iter().chain(&plan.next).try_for_each(|line| out.line(&format!("{mark}{line}")))?)
 }
 
 fn document(plan: &Plan, found: FileState, overridden: &[String], written: bool) -> serde_json::Value {

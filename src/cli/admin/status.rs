@@ -1,10 +1,10 @@
 //! `saltcellar status`: shows the state of the daemon.
 
-use anyhow::Context;
 use serde_json::Value as Json;
 
+use crate::cli::format::fields::Fields as _;
 use crate::cli::format::nested::leaf;
-use crate::cli::format::output::{Format, Output, OutputError};
+use crate::cli::format::output::{Output, show};
 use crate::cli::format::table::{Column, Table};
 use crate::cli::{Global, ask};
 use crate::clock::Micros;
@@ -15,121 +15,94 @@ Examples:
   saltcellar status --output json | jq .counters";
 
 pub(in crate::cli) fn run(global: &Global) -> anyhow::Result<()> {
-    let mut client = ask::connect(global)?;
-    let status = ask::call(&mut client, "status", []).context("query the status")?;
-    let mut out = Output::new(global.output);
-    match out.format {
-        Format::Table => table(&mut out, &status)?,
-        Format::Json | Format::Jsonl => out.json(&status)?,
-    }
-    Ok(out.flush()?)
+    let status = ask::answer(global, "status", (), "query the status")?;
+    show(global.output, &status, |out| table(out, &status))
 }
 
-fn table(out: &mut Output, status: &Json) -> Result<(), OutputError> {
+fn table(out: &mut Output, status: &Json) -> anyhow::Result<()> {
     for name in ["version", "pid", "uptime_s", "state_dir", "socket", "head", "durable"] {
-        out.line(&format!("{name:<10} {}", cell(status, name)))?;
+        out.line(&format!("{name:<10} {}", status.leaf(name)))?;
     }
-    if let Some(https) = status.get("https").filter(|https| !https.is_null()) {
-        let [listen, state, peers] = ["listen", "state", "peers"].map(|name| cell(https, name));
-        let until = https.get("certificate_until").and_then(Json::as_i64).map(|at| Micros(at).iso());
+    let https = status.of("https");
+    if !https.is_null() {
+        let [listen, state, peers] = ["listen", "state", "peers"].map(|name| https.leaf(name));
+        let until = https.of("certificate_until").as_i64().map(|at| Micros(at).iso());
         let until = until.unwrap_or_else(|| "unknown".to_owned());
         out.line(&format!("https      {listen}, {state}, {peers} connections, certificate until {until}"))?;
     }
     list(
         out,
-        status,
-        "bus",
-        [
-            "path",
-            "connected",
-            "framing",
-            "events",
-            "waiting_events",
-            "spilled_events",
-            "spilled_bytes",
-            "lost",
-            "gaps",
-        ],
-        [
-            Column::left("BUS"),
-            Column::left("CONNECTED"),
-            Column::left("FRAMING"),
-            Column::right("EVENTS"),
-            Column::right("WAITING"),
-            Column::right("SPILLED"),
-            Column::right("SPILL BYTES"),
-            Column::right("LOST"),
-            Column::right("GAPS"),
+        status.list("bus"),
+        &[
+            ("path", Column::left("BUS")),
+            ("connected", Column::left("CONNECTED")),
+            ("framing", Column::left("FRAMING")),
+            ("events", Column::right("EVENTS")),
+            ("waiting_events", Column::right("WAITING")),
+            ("spilled_events", Column::right("SPILLED")),
+            ("spilled_bytes", Column::right("SPILL BYTES")),
+            ("lost", Column::right("LOST")),
+            ("gaps", Column::right("GAPS")),
         ],
     )?;
     list(
         out,
-        status,
-        "rules",
-        ["name", "list", "entries", "filtered"],
-        [Column::left("RULE"), Column::left("LIST"), Column::right("ENTRIES"), Column::right("FILTERED")],
-    )?;
-    list(
-        out,
-        status,
-        "zeromq",
-        ["source", "path", "peers", "events", "dropped"],
-        [
-            Column::left("ZEROMQ"),
-            Column::left("PATH"),
-            Column::right("PEERS"),
-            Column::right("EVENTS"),
-            Column::right("DROPPED"),
+        status.list("rules"),
+        &[
+            ("name", Column::left("RULE")),
+            ("list", Column::left("LIST")),
+            ("entries", Column::right("ENTRIES")),
+            ("filtered", Column::right("FILTERED")),
         ],
     )?;
     list(
         out,
-        status,
-        "classes",
-        ["class", "segments", "entries", "disk_bytes", "raw_bytes"],
-        [
-            Column::left("CLASS"),
-            Column::right("SEGMENTS"),
-            Column::right("ENTRIES"),
-            Column::right("DISK BYTES"),
-            Column::right("RAW BYTES"),
+        status.list("zeromq"),
+        &[
+            ("source", Column::left("ZEROMQ")),
+            ("path", Column::left("PATH")),
+            ("peers", Column::right("PEERS")),
+            ("events", Column::right("EVENTS")),
+            ("dropped", Column::right("DROPPED")),
         ],
     )?;
     list(
         out,
-        status,
-        "spools",
-        ["dir", "waiting_bytes", "dead_letter_bytes", "problem"],
-        [
-            Column::left("SPOOL"),
-            Column::right("WAITING BYTES"),
-            Column::right("DEAD-LETTERED BYTES"),
-            Column::left("PROBLEM"),
+        status.list("classes"),
+        &[
+            ("class", Column::left("CLASS")),
+            ("segments", Column::right("SEGMENTS")),
+            ("entries", Column::right("ENTRIES")),
+            ("disk_bytes", Column::right("DISK BYTES")),
+            ("raw_bytes", Column::right("RAW BYTES")),
         ],
     )?;
-    if let Some(counters) = status.get("counters").and_then(Json::as_object).filter(|c| !c.is_empty()) {
+    list(
+        out,
+        status.list("spools"),
+        &[
+            ("dir", Column::left("SPOOL")),
+            ("waiting_bytes", Column::right("WAITING BYTES")),
+            ("dead_letter_bytes", Column::right("DEAD-LETTERED BYTES")),
+            ("problem", Column::left("PROBLEM")),
+        ],
+    )?;
+    let counters = status.of("counters").as_object().into_iter().flatten();
+    let rows: Vec<_> = counters.map(|(name, value)| vec![name.clone(), leaf(value)]).collect();
+    if !rows.is_empty() {
         out.line("")?;
-        let rows: Vec<_> = counters.iter().map(|(name, value)| vec![name.clone(), leaf(value)]).collect();
         Table::new([Column::left("COUNTER"), Column::right("VALUE")]).print(out, &rows)?;
     }
     Ok(())
 }
 
-fn list<const N: usize>(
-    out: &mut Output,
-    status: &Json,
-    name: &str,
-    fields: [&str; N],
-    columns: [Column; N],
-) -> Result<(), OutputError> {
-    let Some(rows) = status.get(name).and_then(Json::as_array).filter(|rows| !rows.is_empty()) else {
+/// A table of the fields of `rows`; nothing without rows.
+fn list(out: &mut Output, rows: &[Json], columns: &[(&str, Column)]) -> anyhow::Result<()> {
+    if rows.is_empty() {
         return Ok(());
-    };
-    let rows: Vec<_> = rows.iter().map(|row| fields.map(|field| cell(row, field)).to_vec()).collect();
+    }
+    let cells = |row: &Json| columns.iter().map(|(field, _)| row.leaf(field)).collect();
     out.line("")?;
-    Table::new(columns).print(out, &rows)
-}
-
-fn cell(row: &Json, field: &str) -> String {
-    row.get(field).map(leaf).unwrap_or_default()
+    let mut table = Table::new(columns.iter().map(|(_, column)| *column).collect::<Vec<_>>());
+    Ok(table.print(out, &rows.iter().map(cells).collect::<Vec<_>>())?)
 }

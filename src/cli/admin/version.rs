@@ -3,7 +3,7 @@
 use serde_json::{Map, Value as Json, json};
 
 use crate::cli::Global;
-use crate::cli::format::output::{Format, Output};
+use crate::cli::format::output::show;
 
 /// Versions of the formats that other programs or other releases read.
 const FORMATS: &[(&str, u32)] =
@@ -11,19 +11,10 @@ const FORMATS: &[(&str, u32)] =
 
 pub(in crate::cli) fn run(global: &Global) -> anyhow::Result<()> {
     let version = env!("CARGO_PKG_VERSION");
-    let mut out = Output::new(global.output);
-    match out.format {
-        Format::Table => {
-            out.line(&format!("saltcellar {version}"))?;
-            for (name, format) in FORMATS {
-                out.line(&format!("{name} format {format}"))?;
-            }
-        }
-        Format::Json | Format::Jsonl => {
-            let formats: Map<_, _> =
-                FORMATS.iter().map(|(name, format)| ((*name).to_owned(), Json::from(*format))).collect();
-            out.json(&json!({ "version": version, "formats": formats }))?;
-        }
-    }
-    Ok(out.flush()?)
+    let formats: Map<_, _> =
+        FORMATS.iter().map(|(name, format)| ((*name).to_owned(), Json::from(*format))).collect();
+    show(global.output, &json!({ "version": version, "formats": formats }), |out| {
+        out.line(&format!("saltcellar {version}"))?;
+        Ok(FORMATS.iter().try_for_each(|(name, format)| out.line(&format!("{name} format {format}")))?)
+    })
 }

@@ -2,17 +2,16 @@
 
 use std::path::PathBuf;
 
-use anyhow::ensure;
 use serde_json::{Value as Json, json};
 
-use super::super::Global;
-use super::super::format::output::{Format, Output};
-use super::super::format::table::{Column, Table};
-use super::child::{Scratch, Subject, cpu_s};
-use super::load::corpus;
-use super::load::driver::{LoadSpec, run_load};
-use super::load::template::{Encoding, EventGenerator, EventTemplate, Jobs};
-use super::{Common, ProgressLine, load, rounded, thousands};
+use super::Common;
+use super::child::{Subject, TIMEOUT};
+use super::report::{Report, Row, rounded, thousands};
+use crate::cli::format::fields::Fields as _;
+use crate::cli::{Global, ask};
+use crate::testkit::load::driver::{LoadSpec, run_load};
+use crate::testkit::load::template::Encoding;
+use crate::testkit::load::{Load, mix, recorded, small};
 
 pub(super) const EXAMPLES: &str = "\
 Two loads: `mix` (80 % of 300-400 bytes, 18 % of 2-3 KB, 2 % of 20-40 KB, mean 1.3 KB) and `small` (pings, \
@@ -88,210 +87,114 @@ fn rate(text: &str) -> Result<f64, String> {
     rate.ok_or_else(|| "expected a number of events per second".to_owned())
 }
 
-struct Load {
-    name: &'static str,
-    templates: Vec<EventTemplate>,
-    jobs: Jobs,
-    batch: u64,
-}
+/// A load with its name and its batch size.
+type NamedLoad = (&'static str, Load, u64);
 
 impl Args {
-    fn loads(&self) -> anyhow::Result<Vec<Load>> {
+    fn loads(&self) -> anyhow::Result<Vec<NamedLoad>> {
         let seed = self.common.seed;
-        let scaled = |make: fn(u64, f64) -> Vec<EventTemplate>| {
+        let scaled = |make: fn(u64, f64) -> Load| {
             let natural = make(seed, 1.0);
             let Some(wanted) = self.mean_bytes else { return natural };
-            make(seed, wanted as f64 / load::sizes(&natural).0)
+            make(seed, wanted as f64 / natural.sizes().0)
         };
+        let batch = |default| self.batch.unwrap_or(default);
         let mut loads = Vec::new();
-        if self.load != LoadChoice::Small {
-            loads.push(if let Some(path) = &self.corpus {
-                let corpus = corpus::read(path)?;
-                let jobs = Jobs::Replayed(corpus.jobs);
-                Load { name: "corpus", templates: corpus.templates, jobs, batch: self.batch.unwrap_or(256) }
-            } else {
-                let batch = self.batch.unwrap_or(64);
-                Load { name: "mix", templates: scaled(load::mix), jobs: Jobs::Interleaved, batch }
-            });
+        match &self.corpus {
+            _ if self.load == LoadChoice::Small => {}
+            Some(path) => loads.push(("corpus", recorded(path, seed)?, batch(256))),
+            None => loads.push(("mix", scaled(mix), batch(64))),
         }
         if self.load != LoadChoice::Mix {
-            let batch = self.batch.unwrap_or(256);
-            loads.push(Load {
-                name: "small",
-                templates: scaled(load::small),
-                jobs: Jobs::Interleaved,
-                batch,
-            });
+            loads.push(("small", scaled(small), batch(256)));
         }
         Ok(loads)
     }
 }
 
-/// The result of one process and load.
-struct IngestRow {
-    load: &'static str,
-    store: &'static str,
-    entries: u64,
-    entries_per_s: f64,
-    cpu_s_per_million: f64,
-    raw_bytes_per_entry: f64,
-    disk_bytes_per_entry: f64,
-    ack_p50_ms: f64,
-    ack_p99_ms: f64,
-    rss_peak_mb: f64,
-    rss_mb_by_quarter: Vec<f64>,
-    generator_cpu_s_per_million: f64,
-}
-
-impl IngestRow {
-    fn json(&self) -> Json {
-        json!({
-            "entries_per_s": rounded(self.entries_per_s, 0),
-            "cpu_s_per_million": rounded(self.cpu_s_per_million, 3),
-            "raw_bytes_per_entry": rounded(self.raw_bytes_per_entry, 1),
-            "disk_bytes_per_entry": rounded(self.disk_bytes_per_entry, 1),
-            "ack_p50_ms": rounded(self.ack_p50_ms, 3),
-            "ack_p99_ms": rounded(self.ack_p99_ms, 3),
-            "rss_peak_mb": rounded(self.rss_peak_mb, 1),
-            "entries": self.entries,
-            "generator_cpu_s_per_million": rounded(self.generator_cpu_s_per_million, 3),
-            "rss_mb_by_quarter": self.rss_mb_by_quarter.iter().map(|mb| rounded(*mb, 1)).collect::<Json>(),
-        })
-    }
-
-    fn cells(&self, of_baseline: Option<f64>) -> Vec<String> {
-        vec![
-            self.load.to_owned(),
-            self.store.to_owned(),
-            thousands(self.entries as f64),
-            thousands(self.entries_per_s),
-            of_baseline.map(|share| format!("{:.0} %", share * 100.0)).unwrap_or_default(),
-            format!("{:.2}", self.cpu_s_per_million),
-            format!("{:.0}", self.raw_bytes_per_entry),
-            format!("{:.1}", self.disk_bytes_per_entry),
-            format!("{:.3}", self.disk_bytes_per_entry / self.raw_bytes_per_entry),
-            format!("{:.1}", self.ack_p50_ms),
-            format!("{:.1}", self.ack_p99_ms),
-            format!("{:.0}", self.rss_peak_mb),
-            format!("{:.2}", self.generator_cpu_s_per_million),
-        ]
-    }
-}
-
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
-    let mut out = Output::new(global.output);
-    let mut table = Table::new([
-        Column::left("LOAD"),
-        Column::left("STORE"),
-        Column::right("ENTRIES"),
-        Column::right("ENTRIES/S"),
-        Column::right("OF BASELINE"),
-        Column::right("CPU S/M"),
-        Column::right("RAW B"),
-        Column::right("DISK B"),
-        Column::right("DISK/RAW"),
-        Column::right("ACK P50 MS"),
-        Column::right("ACK P99 MS"),
-        Column::right("RSS MB"),
-        Column::right("GENERATOR S/M"),
-    ]);
+    let mut report = Report::new(global);
     let mut documents = Vec::new();
-    for load in args.loads()? {
-        let baseline = if args.no_baseline { None } else { Some(measure(global, args, &load, true)?) };
-        let saltcellar = measure(global, args, &load, false)?;
-        let share = baseline.as_ref().map(|y| saltcellar.entries_per_s / y.entries_per_s);
-        let mut document = json!({ "load": load.name, "saltcellar": saltcellar.json() });
-        if let (Some(fields), Some(baseline), Some(share)) = (document.as_object_mut(), &baseline, share) {
-            fields.insert("baseline".to_owned(), baseline.json());
-            fields.insert("of_baseline".to_owned(), rounded(share, 3));
+    for load in &args.loads()? {
+        let mut measure = |store, of| measure(global, args, &mut report, load, store, of);
+        let baseline = if args.no_baseline { None } else { Some(measure("baseline", None)?) };
+        let (own_rate, saltcellar) = measure("saltcellar", baseline.as_ref().map(|(rate, _)| *rate))?;
+        let mut document = json!({ "load": load.0, "saltcellar": saltcellar });
+        if let Some((rate, baseline)) = baseline {
+            ask::set(&mut document, "baseline", baseline);
+            ask::set(&mut document, "of_baseline", rounded(own_rate / rate, 3));
         }
-        documents.push((load.name, document));
-        if out.format == Format::Table {
-            let mut rows = vec![saltcellar.cells(share)];
-            rows.extend(baseline.map(|row| row.cells(None)));
-            table.print(&mut out, &rows)?;
-            out.flush()?;
-        }
+        documents.push(document);
     }
-    match out.format {
-        Format::Table => {}
-        Format::Jsonl => {
-            for (_, document) in &documents {
-                out.json(document)?;
-            }
+    // The first load is the document; the second is a field of it, named by the load.
+    report.documents(documents, |documents| {
+        let mut documents = documents.into_iter();
+        let mut first = documents.next().unwrap_or_default();
+        for document in documents {
+            let name = document.text("load").to_owned();
+            ask::set(&mut first, &name, document);
         }
-        // The first load is the document; the second is a field of it, named by the load.
-        Format::Json => {
-            let mut documents = documents.into_iter();
-            if let Some((_, mut first)) = documents.next() {
-                for (name, document) in documents {
-                    if let Some(fields) = first.as_object_mut() {
-                        fields.insert(name.to_owned(), document);
-                    }
-                }
-                out.json(&first)?;
-            }
-        }
-    }
-    Ok(out.flush()?)
+        first
+    })
 }
 
-fn measure(global: &Global, args: &Args, load: &Load, baseline: bool) -> anyhow::Result<IngestRow> {
-    let scratch = Scratch::new(args.common.dir.as_deref(), args.common.keep)?;
-    let store = if baseline { "baseline" } else { "saltcellar" };
-    let (subject, encoding) = if baseline {
+/// Measures one process and load; returns the rate and all results. `baseline` is the rate of the baseline.
+fn measure(
+    global: &Global,
+    args: &Args,
+    report: &mut Report,
+    (name, load, batch): &NamedLoad,
+    store: &str,
+    baseline: Option<f64>,
+) -> anyhow::Result<(f64, Json)> {
+    let scratch = args.common.scratch()?;
+    let (mut subject, encoding) = if store == "baseline" {
         (Subject::baseline(&scratch, args.baseline_packers.into())?, Encoding::Bare)
     } else {
         (Subject::daemon(&scratch, global.config.as_deref())?, Encoding::EventReturn)
     };
-    let generator = EventGenerator::new(&load.templates, encoding, load.jobs, args.common.seed);
-    let mut progress = ProgressLine::new();
-    let mut quarters = Vec::new();
-    let own_cpu = cpu_s(std::process::id())?;
-    let result = run_load(
-        &LoadSpec {
-            socket: subject.socket(),
-            generator: &generator,
-            encoding,
-            first: 0,
-            entries: args.entries,
-            connections: args.connections,
-            in_flight: args.in_flight.into(),
-            batch: load.batch,
-            rate: args.rate,
-        },
-        &mut |answered, seconds| {
-            if answered * 4 >= args.entries * (quarters.len() as u64 + 1) {
-                quarters.push(subject.rss_mb());
-            }
-            progress.show(|| {
-                let rate = answered as f64 / seconds;
-                let (done, all) = (thousands(answered as f64), thousands(args.entries as f64));
-                let rss = subject.rss_mb();
-                format!("{} {store}: {done} of {all}, {}/s, {rss:.0} MB", load.name, thousands(rate))
-            });
-        },
-    )?;
-    progress.done();
-    let own_cpu = cpu_s(std::process::id())? - own_cpu;
-    subject.wait_until_idle()?;
-    let rss_peak_mb = subject.rss_peak_mb();
-    let log = subject.log_text();
-    ensure!(log.is_empty() || baseline, "check the daemon: unexpected log output: {log}");
+    let generator = load.generator(encoding);
+    let spec = LoadSpec {
+        connections: args.connections,
+        in_flight: args.in_flight.into(),
+        batch: *batch,
+        rate: args.rate,
+        ..LoadSpec::new(&generator, args.entries)
+    };
+    let mut quarters: Vec<Json> = Vec::new();
+    let result = run_load(&subject.socket, &spec, |answered, seconds| {
+        if answered * 4 >= args.entries * (quarters.len() as u64 + 1) {
+            quarters.push(rounded(subject.rss_mb()?, 1));
+        }
+        report.progress(|| {
+            let rate = answered as f64 / seconds;
+            let [done, all, rate] = [answered as f64, args.entries as f64, rate].map(thousands);
+            format!("{name} {store}: {done} of {all}, {rate}/s")
+        })
+    })?;
+    subject.process.wait_until_idle(TIMEOUT)?;
+    let rss_peak_mb = subject.rss_peak_mb()?;
+    if store != "baseline" {
+        subject.check_log()?;
+    }
     let cost = subject.stop()?;
     let entries = args.entries as f64;
-    Ok(IngestRow {
-        load: load.name,
-        store,
-        entries: args.entries,
-        entries_per_s: entries / result.seconds,
-        cpu_s_per_million: cost.cpu_s / entries * 1e6,
-        raw_bytes_per_entry: result.raw_bytes as f64 / entries,
-        disk_bytes_per_entry: cost.disk_bytes as f64 / entries,
-        ack_p50_ms: result.latency_ms(0.5),
-        ack_p99_ms: result.latency_ms(0.99),
-        rss_peak_mb,
-        rss_mb_by_quarter: quarters,
-        generator_cpu_s_per_million: own_cpu / entries * 1e6,
-    })
+    let rate = entries / result.seconds;
+    let (raw, disk) = (result.raw_bytes as f64 / entries, cost.disk_bytes as f64 / entries);
+    let row = Row::default()
+        .label("LOAD", *name)
+        .label("STORE", store)
+        .count("ENTRIES", "entries", args.entries)
+        .number("ENTRIES/S", "entries_per_s", 0, rate)
+        .number("OF BASELINE", "", 2, baseline.map(|baseline| rate / baseline))
+        .number("CPU S/M", "cpu_s_per_million", 3, cost.cpu_s / entries * 1e6)
+        .number("RAW B", "raw_bytes_per_entry", 1, raw)
+        .number("DISK B", "disk_bytes_per_entry", 1, disk)
+        .number("DISK/RAW", "", 3, disk / raw)
+        .number("ACK P50 MS", "ack_p50_ms", 3, result.latencies.ms(0.5))
+        .number("ACK P99 MS", "ack_p99_ms", 3, result.latencies.ms(0.99))
+        .number("RSS MB", "rss_peak_mb", 1, rss_peak_mb)
+        .json("rss_mb_by_quarter", quarters)
+        .number("GENERATOR S/M", "generator_cpu_s_per_million", 3, result.own_cpu_s / entries * 1e6);
+    Ok((rate, report.row(row)?))
 }

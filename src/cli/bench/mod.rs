@@ -6,18 +6,17 @@
 mod baseline;
 mod child;
 mod ingest;
-mod load;
-#[cfg(test)]
-mod measure;
 mod query;
 mod reactor;
+mod report;
 mod returner;
 mod sources;
 
-use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
+use tempfile::TempDir;
+
+use self::child::Subject;
 use super::Global;
 
 /// Verbs under `bench`.
@@ -54,6 +53,12 @@ struct Common {
     seed: u64,
 }
 
+impl Common {
+    fn scratch(&self) -> anyhow::Result<TempDir> {
+        child::scratch(self.dir.as_deref(), self.keep)
+    }
+}
+
 pub(super) fn run(global: &Global, bench: Bench) -> anyhow::Result<()> {
     match bench {
         Bench::Ingest(args) => ingest::run(global, &args),
@@ -63,48 +68,4 @@ pub(super) fn run(global: &Global, bench: Bench) -> anyhow::Result<()> {
         Bench::Sources(args) => sources::run(global, &args),
         Bench::Baseline(args) => baseline::run(&args),
     }
-}
-
-/// A progress line on standard error, if that is a terminal.
-struct ProgressLine {
-    shown: bool,
-    last: Instant,
-}
-
-impl ProgressLine {
-    fn new() -> Self {
-        Self { shown: std::io::stderr().is_terminal(), last: Instant::now() }
-    }
-
-    fn show(&mut self, text: impl FnOnce() -> String) {
-        if self.shown && self.last.elapsed() > Duration::from_millis(200) {
-            self.last = Instant::now();
-            let _ = write!(std::io::stderr(), "\r\x1b[K{}", text());
-        }
-    }
-
-    fn done(&self) {
-        if self.shown {
-            let _ = write!(std::io::stderr(), "\r\x1b[K");
-        }
-    }
-}
-
-/// Formats `1,234,567`.
-fn thousands(n: f64) -> String {
-    let digits = format!("{n:.0}");
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-/// A number rounded to `decimals` decimals, as JSON.
-fn rounded(n: f64, decimals: i32) -> serde_json::Value {
-    let unit = 10_f64.powi(decimals);
-    serde_json::Value::from((n * unit).round() / unit)
 }

@@ -2,13 +2,12 @@
 
 use serde_json::json;
 
-use super::super::Global;
-use super::super::format::output::{Format, Output};
-use super::super::format::table::{Column, Table};
-use super::child::{Scratch, Subject};
-use super::load::driver::{LoadSpec, run_load};
-use super::load::template::{Encoding, EventGenerator, Jobs};
-use super::{Common, ProgressLine, load, rounded, thousands};
+use super::report::{Report, Row};
+use super::{Common, Subject};
+use crate::cli::{Global, ask};
+use crate::testkit::load::driver::{LoadSpec, run_load};
+use crate::testkit::load::returns;
+use crate::testkit::load::template::Encoding;
 
 /// Flags of `bench returner`.
 #[derive(clap::Args)]
@@ -24,78 +23,35 @@ pub(in crate::cli) struct Args {
 }
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
-    let mut out = Output::new(global.output);
-    let mut table = Table::new([
-        Column::left("STORE"),
-        Column::right("CONNECTIONS"),
-        Column::right("CALLS"),
-        Column::right("CALLS/S"),
-        Column::right("P50 MS"),
-        Column::right("P99 MS"),
-        Column::right("CPU S/M"),
-    ]);
-    let returns = load::returns(args.common.seed);
+    let mut report = Report::new(global);
+    let load = returns(args.common.seed);
     let mut runs = Vec::new();
     for &connections in &args.connections {
         let mut document = json!({ "connections": connections });
-        for store in ["saltcellar", "baseline"] {
-            let scratch = Scratch::new(args.common.dir.as_deref(), args.common.keep)?;
-            let (subject, encoding) = if store == "saltcellar" {
-                (Subject::daemon(&scratch, global.config.as_deref())?, Encoding::Returner)
-            } else {
-                (Subject::baseline(&scratch, 1)?, Encoding::Bare)
+        for (store, encoding) in [("saltcellar", Encoding::Returner), ("baseline", Encoding::Bare)] {
+            let scratch = args.common.scratch()?;
+            let mut subject = match encoding {
+                Encoding::Bare => Subject::baseline(&scratch, 1)?,
+                _ => Subject::daemon(&scratch, global.config.as_deref())?,
             };
-            let generator = EventGenerator::new(&returns, encoding, Jobs::Interleaved, args.common.seed);
-            let mut progress = ProgressLine::new();
-            let result = run_load(
-                &LoadSpec {
-                    socket: subject.socket(),
-                    generator: &generator,
-                    encoding,
-                    first: 0,
-                    entries: args.entries,
-                    connections: connections.max(1),
-                    in_flight: 1,
-                    batch: 1,
-                    rate: None,
-                },
-                &mut |answered, _| progress.show(|| format!("{store}, {connections}: {answered} calls")),
-            )?;
-            progress.done();
+            let generator = load.generator(encoding);
+            let spec =
+                LoadSpec { connections: connections.max(1), ..LoadSpec::new(&generator, args.entries) };
+            let result = run_load(&subject.socket, &spec, |answered, _| {
+                report.progress(|| format!("{store}, {connections}: {answered} calls"))
+            })?;
             let cost = subject.stop()?;
-            let rate = args.entries as f64 / result.seconds;
-            let (p50, p99) = (result.latency_ms(0.5), result.latency_ms(0.99));
-            let cpu = cost.cpu_s / args.entries as f64 * 1e6;
-            if out.format == Format::Table {
-                let row = vec![
-                    store.to_owned(),
-                    connections.to_string(),
-                    thousands(args.entries as f64),
-                    thousands(rate),
-                    format!("{p50:.3}"),
-                    format!("{p99:.3}"),
-                    format!("{cpu:.1}"),
-                ];
-                table.print(&mut out, &[row])?;
-                out.flush()?;
-            }
-            if let Some(fields) = document.as_object_mut() {
-                let run = json!({
-                    "calls_per_s": rounded(rate, 0),
-                    "p50_ms": rounded(p50, 3),
-                    "p99_ms": rounded(p99, 3),
-                    "cpu_s_per_million": rounded(cpu, 2),
-                    "calls": args.entries,
-                });
-                fields.insert(store.to_owned(), run);
-            }
+            let entries = args.entries as f64;
+            let row = Row::default()
+                .label("STORE", store)
+                .label("CONNECTIONS", connections.to_string())
+                .count("CALLS", "calls", args.entries)
+                .number("CALLS/S", "calls_per_s", 0, entries / result.seconds)
+                .latency(&result.latencies)
+                .number("CPU S/M", "cpu_s_per_million", 2, cost.cpu_s / entries * 1e6);
+            ask::set(&mut document, store, report.row(row)?);
         }
         runs.push(document);
     }
-    match out.format {
-        Format::Table => {}
-        Format::Json => out.json(&json!({ "runs": runs }))?,
-        Format::Jsonl => runs.iter().try_for_each(|run| out.json(run))?,
-    }
-    Ok(out.flush()?)
+    report.runs(runs)
 }

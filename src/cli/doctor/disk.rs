@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Advice, CheckResult, Findings};
+use super::{CheckResult, Findings};
 use crate::config::{Config, Space};
 use crate::limits::{FREE_BYTES_LOW, FREE_BYTES_MIN};
 
@@ -48,8 +48,8 @@ fn free_bytes(found: &mut Findings, dir: &Path, free: u64, low: u64, min: u64) {
         }
         _ => return found.add(CHECK, CheckResult::Ok, message),
     };
-    let write = "free space, or reduce `keep` in store.classes".to_owned();
-    found.add_with_advice(CHECK, verdict, message, Advice { why, write });
+    let write = "free space, or reduce `keep` in store.classes";
+    found.advise(CHECK, verdict, message, why, write);
 }
 
 fn inodes(found: &mut Findings, dir: &Path, free: u64, total: u64) {
@@ -64,17 +64,13 @@ fn inodes(found: &mut Findings, dir: &Path, free: u64, total: u64) {
         _ if free < FREE_INODES_LOW => CheckResult::Warning,
         _ => return found.add(CHECK, CheckResult::Ok, message),
     };
-    found.add_with_advice(
+    found.advise(
         CHECK,
         verdict,
         message,
-        Advice {
-            why: "without free inodes no file can be created despite free space: no segment, no spool, none of Salt's files"
-                .to_owned(),
-            write: "`du --inodes -x / | sort -n | tail` shows their use; Salt's own job cache needs about six per return \
-                    (/var/cache/salt/master/jobs)"
-                .to_owned(),
-        },
+        "without free inodes no file can be created despite free space: no segment, no spool, none of Salt's files",
+        "`du --inodes -x / | sort -n | tail` shows their use; Salt's own job cache needs about six per return \
+        (/var/cache/salt/master/jobs)",
     );
 }
 

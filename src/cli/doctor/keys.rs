@@ -1,9 +1,9 @@
 //! Masters' keys in the archive, and the configured redaction.
 
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 
 use super::super::ask;
-use super::{Advice, CheckResult, Findings, number, text};
+use super::{CheckResult, Findings, number, text};
 use crate::api::client::Client;
 use crate::config::Config;
 use crate::model::{Builtin, MANAGE_TAG, REDACTED};
@@ -23,10 +23,9 @@ fn known(found: &mut Findings, status: &Json) {
     if let Some(first) = unreadable.first().and_then(Json::as_str) {
         let message =
             format!("the daemon cannot read {} key files of masters, the first is {first}", unreadable.len());
-        let why =
-            "unread keys are redacted only in requests of salt-run reactor.*, not in other events".to_owned();
-        let write = "run the daemon as root or as the master's user, or fix ingest.masters".to_owned();
-        return found.add_with_advice(CHECK, CheckResult::Warning, message, Advice { why, write });
+        let why = "unread keys are redacted only in requests of salt-run reactor.*, not in other events";
+        let write = "run the daemon as root or as the master's user, or fix ingest.masters";
+        return found.advise(CHECK, CheckResult::Warning, message, why, write);
     }
     let message = match number(keys, "known") {
         0 => "no master's key is known (ingest.masters); requests of salt-run reactor.* are redacted nevertheless".to_owned(),
@@ -38,7 +37,7 @@ fn known(found: &mut Findings, status: &Json) {
 fn stored(found: &mut Findings, client: &mut Client) {
     const CHECK: &str = "stored_keys";
     let tag = format!("*{MANAGE_TAG}*");
-    let page = match ask::call(client, "events_list", [("tag", tag.into()), ("limit", REQUESTS.into())]) {
+    let page = match ask::call(client, "events_list", json!({ "tag": tag, "limit": REQUESTS })) {
         Ok(page) => page,
         Err(error) => return found.add(CHECK, CheckResult::Problem, error.to_string()),
     };
@@ -61,12 +60,7 @@ fn stored(found: &mut Findings, client: &mut Client) {
     let write = "`systemctl stop saltcellar && saltcellar store redact-keys && systemctl start saltcellar`; then update each backup \
                  (`saltcellar store backup --delete DIR`) and delete exports; then rotate the master's keys: stop salt-master, \
                  delete .*_key in its cachedir (/var/cache/salt/master), start it";
-    found.add_with_advice(
-        CHECK,
-        CheckResult::Problem,
-        message,
-        Advice { why: why.to_owned(), write: write.to_owned() },
-    );
+    found.advise(CHECK, CheckResult::Problem, message, why, write);
 }
 
 /// Lists the built-in redactions that are off.

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use super::access::{ENTER, READ, User, WRITE};
 use super::python::{Installed, single_file};
-use super::{Advice, CheckResult, Findings, options};
-use crate::config::salt_master::{SaltMaster, same_file};
+use super::{CheckResult, Findings, options};
+use crate::config::salt_master::{SALT_PYTHON, SaltMaster, same_file};
 use crate::config::{Config, SYSTEM_SOCKET};
 use crate::reactor::{Account, acting};
 use crate::sls::Value;
@@ -81,8 +81,9 @@ pub(super) fn check(found: &mut Findings, context: &MasterContext<'_>) {
 fn configuration(found: &mut Findings, context: &MasterContext<'_>) {
     const CHECK: &str = "master_config";
     let MasterContext { master, .. } = context;
-    for note in &master.notes {
-        found.add(CHECK, CheckResult::Warning, format!("Salt warns: {}", note.message));
+    let of_salt = context.python.iter().flat_map(|python| &python.warnings);
+    for message in master.notes.iter().map(|note| &note.message).chain(of_salt) {
+        found.add(CHECK, CheckResult::Warning, format!("Salt warns: {message}"));
     }
     if master.files.is_empty() {
         let message = format!("{} is unreadable: Salt's defaults are assumed", master.conf_file.display());
@@ -103,14 +104,12 @@ fn use_of_saltcellar(found: &mut Findings, context: &MasterContext<'_>, uses: &U
             format!("the master's job cache is {now}; saltcellar receives only events or minions' returns");
         found.add(CHECK, CheckResult::Ok, message);
     } else {
-        found.add_with_advice(
+        found.advise(
             CHECK,
             CheckResult::Warning,
             format!("this master does not use saltcellar: its job cache is {now}"),
-            Advice {
-                why: "no option names saltcellar, and the daemon reads no bus of this master".to_owned(),
-                write: "run `saltcellar setup --write`, and restart the master".to_owned(),
-            },
+            "no option names saltcellar, and the daemon reads no bus of this master",
+            "run `saltcellar setup --write`, and restart the master",
         );
     }
 }
@@ -128,55 +127,44 @@ fn extension(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     let version = match (&file, &packaged, context.python) {
         (Some((path, version)), packaged, _) => {
             if packaged.is_some() {
-                found.add_with_advice(
+                found.advise(
                     CHECK,
                     CheckResult::Warning,
                     format!("the extension is installed twice: as {} and as a package", path.display()),
-                    Advice {
-                        why: "Salt loads the file, so updates of the package have no effect".to_owned(),
-                        write: format!("remove {}, or uninstall the package", path.display()),
-                    },
+                    "Salt loads the file, so updates of the package have no effect",
+                    format!("remove {}, or uninstall the package", path.display()),
                 );
             }
             version.clone().or_else(|| packaged.clone())
         }
         (None, Some(version), _) => Some(version.clone()),
         (None, None, Ok(python)) => {
-            return found.add_with_advice(
+            return found.advise(
                 CHECK,
                 CheckResult::Problem,
                 format!("Salt's Python ({}) does not find the extension", python.python.display()),
-                Advice {
-                    why: "without its returner, the master cannot allocate job ids and sends no jobs"
-                        .to_owned(),
-                    write: install.to_owned(),
-                },
+                "without its returner, the master cannot allocate job ids and sends no jobs",
+                install,
             );
         }
         (None, None, Err(why)) => {
-            return found.add_with_advice(
+            return found.advise(
                 CHECK,
                 CheckResult::Warning,
                 format!("cannot check whether Salt finds the extension: {why}"),
-                Advice {
-                    why: "without its returner, the master cannot allocate job ids and sends no jobs"
-                        .to_owned(),
-                    write: "set Salt's Python with --salt-python, or check that the extension is installed"
-                        .to_owned(),
-                },
+                "without its returner, the master cannot allocate job ids and sends no jobs",
+                "set Salt's Python with --salt-python, or check that the extension is installed",
             );
         }
     };
     let ours = env!("CARGO_PKG_VERSION");
     match version {
-        Some(theirs) if theirs != ours => found.add_with_advice(
+        Some(theirs) if theirs != ours => found.advise(
             CHECK,
             CheckResult::Warning,
             format!("the extension has version {theirs}, this program {ours}"),
-            Advice {
-                why: "only equal versions are tested together; the older one allows lack calls".to_owned(),
-                write: install.to_owned(),
-            },
+            "only equal versions are tested together; the older one allows lack calls",
+            install,
         ),
         Some(theirs) => found.add(CHECK, CheckResult::Ok, format!("version {theirs}")),
         None => found.add(CHECK, CheckResult::Ok, "installed, version unknown"),
@@ -204,48 +192,42 @@ fn extension_socket_access(found: &mut Findings, context: &MasterContext<'_>, us
     // Without this socket, the extension of a user other than root falls back to one of that user, which is unknown here.
     let extension_socket = configured.clone().unwrap_or_else(|| SYSTEM_SOCKET.to_owned());
     if (configured.is_some() || master.user == "root") && !same_file(Path::new(&extension_socket), socket) {
-        return found.add_with_advice(
+        return found.advise(
             CHECK,
             CheckResult::Problem,
             format!(
                 "the extension uses socket {extension_socket}, the daemon listens on {}",
                 socket.display()
             ),
-            Advice {
-                why: "the master's entries go to the spool, and are lost once it is full".to_owned(),
-                write: format!("saltcellar.socket: {}", socket.display()),
-            },
+            "the master's entries go to the spool, and are lost once it is full",
+            format!("saltcellar.socket: {}", socket.display()),
         );
     }
     let Ok(file) = fs::metadata(socket) else { return };
     let Some(user) = User::named(&master.user) else { return };
     if !extension_trusts(context, user.uid) {
         let name = &context.daemon.name;
-        return found.add_with_advice(
+        return found.advise(
             CHECK,
             CheckResult::Problem,
             format!(
                 "the extension does not trust {name}, the owner of {}, and sends nothing",
                 socket.display()
             ),
-            Advice {
-                why: "the master's entries go to the spool, and are lost once it is full".to_owned(),
-                write: format!("saltcellar.daemon_user: {name}"),
-            },
+            "the master's entries go to the spool, and are lost once it is full",
+            format!("saltcellar.daemon_user: {name}"),
         );
     }
     let dir = socket.parent().and_then(|dir| fs::metadata(dir).ok());
     if user.allows(&file, READ | WRITE) && dir.is_none_or(|dir| user.allows(&dir, ENTER)) {
         found.add(CHECK, CheckResult::Ok, format!("{}, accessible to the master's user", socket.display()));
     } else {
-        found.add_with_advice(
+        found.advise(
             CHECK,
             CheckResult::Problem,
             format!("the master's user {} has no access to {}", user.name, socket.display()),
-            Advice {
-                why: "the master's entries go to the spool, and are lost once it is full".to_owned(),
-                write: format!("`usermod -aG saltcellar {}`, or run the daemon as that user", user.name),
-            },
+            "the master's entries go to the spool, and are lost once it is full",
+            format!("`usermod -aG saltcellar {}`, or run the daemon as that user", user.name),
         );
     }
 }
@@ -281,14 +263,12 @@ fn sock_dir(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     let name = master.sock_dir.display();
     let Ok(dir) = fs::metadata(&master.sock_dir) else { return };
     if dir.mode() & 0o002 != 0 && dir.mode() & 0o1000 == 0 {
-        found.add_with_advice(
+        found.advise(
             CHECK,
             CheckResult::Problem,
             format!("{name} is world-writable (mode {:04o})", dir.mode() & 0o7777),
-            Advice {
-                why: "any user can replace the bus's socket, which Salt and saltcellar trust".to_owned(),
-                write: format!("`chmod o-w {name}`"),
-            },
+            "any user can replace the bus's socket, which Salt and saltcellar trust",
+            format!("`chmod o-w {name}`"),
         );
     }
     if !uses.bus {
@@ -304,18 +284,12 @@ fn sock_dir(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
             format!("{}, mode {mode:04o}, accessible to {}", bus.display(), daemon.name),
         );
     } else {
-        found.add_with_advice(
+        found.advise(
             CHECK,
             CheckResult::Problem,
             format!("the daemon's user {} has no access to {} (mode {mode:04o})", daemon.name, bus.display()),
-            Advice {
-                why: "no event is archived; up to Salt 3006 only the master's user has access to the socket"
-                    .to_owned(),
-                write: format!(
-                    "run the daemon as {} (`systemctl edit saltcellar`: User={})",
-                    master.user, master.user
-                ),
-            },
+            "no event is archived; up to Salt 3006 only the master's user has access to the socket",
+            format!("run the daemon as {} (`systemctl edit saltcellar`: User={})", master.user, master.user),
         );
     }
 }
@@ -328,21 +302,19 @@ fn keys(found: &mut Findings, context: &MasterContext<'_>) {
     if let Ok(key) = fs::metadata(&private)
         && key.mode() & 0o077 != 0
     {
-        found.add_with_advice(
+        found.advise(
             CHECK,
             CheckResult::Problem,
             format!("{} is readable by other users (mode {:04o})", private.display(), key.mode() & 0o777),
-            Advice {
-                why: "the private key lets its owner impersonate the master to all minions".to_owned(),
-                write: format!("`chmod 0400 {}`", private.display()),
-            },
+            "the private key lets its owner impersonate the master to all minions",
+            format!("`chmod 0400 {}`", private.display()),
         );
     }
     if config.https.listen.is_none() {
         return;
     }
     if !same_file(&config.https.pki_dir, &master.pki_dir) {
-        found.add_with_advice(
+        found.advise(
             CHECK,
             CheckResult::Problem,
             format!(
@@ -350,10 +322,8 @@ fn keys(found: &mut Findings, context: &MasterContext<'_>) {
                 config.https.pki_dir.display(),
                 master.pki_dir.display()
             ),
-            Advice {
-                why: "minions without a key there are rejected".to_owned(),
-                write: format!("https.pki_dir: {} in the daemon's configuration", master.pki_dir.display()),
-            },
+            "minions without a key there are rejected",
+            format!("https.pki_dir: {} in the daemon's configuration", master.pki_dir.display()),
         );
     }
     let accepted = config.https.pki_dir.join("minions");
@@ -363,15 +333,12 @@ fn keys(found: &mut Findings, context: &MasterContext<'_>) {
     if readable {
         found.add(CHECK, CheckResult::Ok, format!("{} can read {}", daemon.name, accepted.display()));
     } else {
-        found.add_with_advice(
+        found.advise(
             CHECK,
             CheckResult::Problem,
             format!("the daemon's user {} cannot read {}", daemon.name, accepted.display()),
-            Advice {
-                why: "the HTTPS source needs these keys to verify minions, and rejects all without them"
-                    .to_owned(),
-                write: format!("run the daemon as {}, the owner of the keys", master.user),
-            },
+            "the HTTPS source needs these keys to verify minions, and rejects all without them",
+            format!("run the daemon as {}, the owner of the keys", master.user),
         );
     }
 }
@@ -381,39 +348,50 @@ fn reactor(found: &mut Findings, context: &MasterContext<'_>) {
     const CHECK: &str = "reactor";
     let MasterContext { master, config, .. } = context;
     if master.runs_reactor() && reacts(config, &master.conf_file) {
-        found.add_with_advice(
+        found.advise(
             CHECK,
             CheckResult::Problem,
-            format!("Salt's own reactor and saltcellar's are both enabled ({})", option_origin(master, CHECK)),
-            Advice {
-                why: "to avoid executing reactions twice, saltcellar's runs in shadow mode".to_owned(),
-                write: "`engines: [saltcellar-reactor]` in the master's configuration, which disables Salt's own, then \
-                        restart the master; or reactor.shadow: true in the daemon's, to stay in shadow mode"
-                    .to_owned(),
-            },
+            format!(
+                "Salt's own reactor and saltcellar's are both enabled ({})",
+                option_origin(master, CHECK)
+            ),
+            "to avoid executing reactions twice, saltcellar's runs in shadow mode",
+            "`engines: [saltcellar-reactor]` in the master's configuration, which disables Salt's own, then \
+            restart the master; or reactor.shadow: true in the daemon's, to stay in shadow mode",
         );
     }
 }
 
-/// Salt's Python must run as the master's user.
+/// Salt's Python must exist, and run as the master's user.
 fn helper(found: &mut Findings, context: &MasterContext<'_>) {
     const CHECK: &str = "reactor.python";
     let MasterContext { master, config, daemon, .. } = context;
     let reactor = &config.reactor;
     let is_its_reactor = reactor.master.as_deref().is_some_and(|path| same_file(path, &master.conf_file));
-    let (true, Some(user)) = (is_its_reactor, master.configured_user()) else { return };
+    if !is_its_reactor {
+        return;
+    }
+    let python = reactor.python.as_deref().unwrap_or(Path::new(SALT_PYTHON));
+    if !python.is_file() {
+        return found.advise(
+            CHECK,
+            CheckResult::Warning,
+            format!("there is no Python at {}", python.display()),
+            "files that are not rendered natively, grains, `caller` reactions, and runners and wheel functions without `args` fail",
+            "`reactor: {python: PATH}` in the daemon's configuration, with the Python in which Salt is installed",
+        );
+    }
+    let Some(user) = master.configured_user() else { return };
     match Account::switch(user, daemon.uid) {
         Ok(_) => {
             found.add(CHECK, CheckResult::Ok, format!("Salt's Python runs as {user}, the master's user"));
         }
-        Err(why) => found.add_with_advice(
+        Err(why) => found.advise(
             CHECK,
             CheckResult::Problem,
             why,
-            Advice {
-                why: "reactor files that only Salt's Python can render (`#!py`, `salt[...]`) fail".to_owned(),
-                write: format!("run the daemon as root or as {user}, and check that {user} exists"),
-            },
+            "reactor files that only Salt's Python can render (`#!py`, `salt[...]`) fail",
+            format!("run the daemon as root or as {user}, and check that {user} exists"),
         ),
     }
 }
@@ -428,7 +406,7 @@ fn no_active_reactor(found: &mut Findings, context: &MasterContext<'_>) {
         return;
     }
     let count = salts.rules.len();
-    found.add_with_advice(
+    found.advise(
         CHECK,
         CheckResult::Problem,
         format!(
@@ -436,21 +414,19 @@ fn no_active_reactor(found: &mut Findings, context: &MasterContext<'_>) {
             option_origin(master, CHECK),
             option_origin(master, "engines")
         ),
-        Advice {
-            why: "events that match these rules cause no reaction".to_owned(),
-            write: format!(
-                "`reactor: {{master: {}}}` in the daemon's configuration, then restart it; or remove `saltcellar-reactor` from the \
-                 master's `engines`, then restart the master",
-                master.conf_file.display()
-            ),
-        },
+        "events that match these rules cause no reaction",
+        format!(
+            "`reactor: {{master: {}}}` in the daemon's configuration, then restart it; or remove `saltcellar-reactor` from the \
+            master's `engines`, then restart the master",
+            master.conf_file.display()
+        ),
     );
 }
 
 /// Whether the daemon's reactor acts for the master with that file. With `shadow` it executes nothing.
 fn reacts(config: &Config, conf_file: &Path) -> bool {
     let reactor = &config.reactor;
-    reactor.master.as_deref().is_some_and(|path| same_file(path, conf_file)) && !reactor.settings.shadow
+    reactor.master.as_deref().is_some_and(|path| same_file(path, conf_file)) && !reactor.shadow
 }
 
 /// An option of the extension: flat, or in the map `saltcellar`; the flat one takes precedence.
@@ -486,22 +462,35 @@ mod tests {
         let file = dir.path().join("master");
         fs::write(&file, "user: root\n").unwrap();
         let master = SaltMaster::read(&file);
-        let verdicts = |uid: u32, reactor: bool| {
+        let verdicts = |uid: u32, reactor: bool, python: Option<PathBuf>| {
             let mut config = Config::for_state_dir(Path::new("/state"), "/s");
             config.reactor.master = reactor.then(|| file.clone());
+            config.reactor.python = python;
             let (socket, daemon) = (Path::new("/s"), User::numbered(uid));
-            let python = Err(String::new());
-            let context =
-                MasterContext { master: &master, config: &config, socket, daemon: &daemon, python: &python };
+            let installed = Err(String::new());
+            let context = MasterContext {
+                master: &master,
+                config: &config,
+                socket,
+                daemon: &daemon,
+                python: &installed,
+            };
             let mut found = Findings::default();
             helper(&mut found, &context);
             found.0.iter().map(|finding| (finding.verdict, finding.message.clone())).collect::<Vec<_>>()
         };
-        assert_eq!(verdicts(4_000_000, false), []);
-        assert_eq!(verdicts(0, true)[0].0, CheckResult::Ok);
-        let (verdict, message) = verdicts(4_000_000, true).remove(0);
+        // Any file.
+        let python = Some(file.clone());
+        assert_eq!(verdicts(4_000_000, false, python.clone()), []);
+        assert_eq!(verdicts(0, true, python.clone())[0].0, CheckResult::Ok);
+        let (verdict, message) = verdicts(4_000_000, true, python).remove(0);
         assert_eq!(verdict, CheckResult::Problem);
         assert!(message.contains("Salt runs as user root") && message.contains("uid 4000000"), "{message}");
+        let (verdict, message) = verdicts(0, true, Some("/no/such/python".into())).remove(0);
+        assert_eq!(
+            (verdict, message.as_str()),
+            (CheckResult::Warning, "there is no Python at /no/such/python")
+        );
     }
 
     #[test]
@@ -509,7 +498,7 @@ mod tests {
         let with = |master: Option<&str>, shadow| {
             let mut config = Config::for_state_dir(Path::new("/state"), "/s");
             config.reactor.master = master.map(PathBuf::from);
-            config.reactor.settings.shadow = shadow;
+            config.reactor.shadow = shadow;
             reacts(&config, Path::new("/etc/salt/master"))
         };
         assert!(!with(None, false));

@@ -90,7 +90,6 @@ struct CheckFinding {
     advice: Option<Advice>,
 }
 
-/// The reason for a finding, and its fix: text for a configuration file, or a command in backquotes.
 struct Advice {
     why: String,
     write: String,
@@ -104,14 +103,17 @@ impl Findings {
         self.0.push(CheckFinding { check, verdict, message: message.into(), advice: None });
     }
 
-    fn add_with_advice(
+    /// Adds a finding with its reason and its fix: text for a configuration file, or a command in backquotes.
+    fn advise(
         &mut self,
         check: &'static str,
         verdict: CheckResult,
         message: impl Into<String>,
-        advice: Advice,
+        why: impl Into<String>,
+        write: impl Into<String>,
     ) {
-        self.0.push(CheckFinding { check, verdict, message: message.into(), advice: Some(advice) });
+        let advice = Some(Advice { why: why.into(), write: write.into() });
+        self.0.push(CheckFinding { check, verdict, message: message.into(), advice });
     }
 
     fn problems(&self) -> usize {
@@ -172,7 +174,9 @@ fn master_exists(found: &mut Findings, salt_master: &SaltMaster, args: &Args) ->
 
 fn check_master(found: &mut Findings, salt_master: &SaltMaster, config: &Config, socket: &Path, args: &Args) {
     let python = match python::find(args.salt_python.as_deref()) {
-        Some(path) => python::ask(&path).map_err(|why| format!("cannot query {}: {why}", path.display())),
+        Some(path) => {
+            python::ask(&path, salt_master).map_err(|why| format!("cannot query {}: {why}", path.display()))
+        }
         None => Err("salt-master is not on PATH".to_owned()),
     };
     if let Ok(installed) = &python
@@ -264,8 +268,8 @@ fn check_socket(found: &mut Findings, socket: &Path, config: &Config) {
             );
         }
     };
-    if mode != config.socket_mode {
-        let wanted = config.socket_mode;
+    let wanted = config.socket_mode.0;
+    if mode != wanted {
         let message = format!("{at} has mode {mode:04o}, but {wanted:04o} is configured: restart the daemon");
         found.add(CHECK, CheckResult::Warning, message);
     }
@@ -283,7 +287,7 @@ fn check_socket(found: &mut Findings, socket: &Path, config: &Config) {
 fn check_daemon(found: &mut Findings, socket: &Path) -> Option<(Client, Json)> {
     const CHECK: &str = "daemon";
     let answer = Client::connect(socket).and_then(|mut client| {
-        let status = ask::call(&mut client, "status", [])?;
+        let status = ask::call(&mut client, "status", ())?;
         Ok((client, status))
     });
     match answer {
@@ -314,7 +318,7 @@ fn check_daemon(found: &mut Findings, socket: &Path) -> Option<(Client, Json)> {
 /// Free space, by the daemon's own limits.
 fn check_store(found: &mut Findings, client: &mut Client, status: &Json) {
     const CHECK: &str = "store";
-    let stats = match ask::call(client, "store_stats", []) {
+    let stats = match ask::call(client, "store_stats", ()) {
         Ok(stats) => stats,
         Err(error) => return found.add(CHECK, CheckResult::Problem, error.to_string()),
     };
@@ -345,9 +349,9 @@ fn check_clock(found: &mut Findings, stats: &Json) {
         "the system clock is {by} {direction} the expected time: it was set, or the daemon was stopped for long; \
          deletion by age uses the earlier of both times for another {wait}"
     );
-    let why = "if the clock is wrong, entries would be deleted that are not old".to_owned();
-    let write = "if the clock is right: `saltcellar store prune`; if not, set the clock".to_owned();
-    found.add_with_advice(CHECK, CheckResult::Warning, message, Advice { why, write });
+    let why = "if the clock is wrong, entries would be deleted that are not old";
+    let write = "if the clock is right: `saltcellar store prune`; if not, set the clock";
+    found.advise(CHECK, CheckResult::Warning, message, why, write);
 }
 
 /// Formats a duration in its two largest units.

@@ -1,7 +1,7 @@
 //! Checks of the master's options for events and jobs, each named after its option.
 
 use super::master::{MasterContext, Uses, option_origin};
-use super::{Advice, CheckResult, Findings};
+use super::{CheckResult, Findings};
 use crate::model::Age;
 use crate::sls::Value;
 
@@ -21,16 +21,13 @@ pub(super) fn ipc_write_buffer(found: &mut Findings, context: &MasterContext<'_>
     };
     if is_set {
         let verdict = if uses.bus { CheckResult::Problem } else { CheckResult::Warning };
-        found.add_with_advice(
+        found.advise(
             CHECK,
             verdict,
             format!("{CHECK} is set ({})", option_origin(master, CHECK)),
-            Advice {
-                why: "on Salt 3006 a slow reader of the bus then loses events without a log message; on 3008 it is \
-                      disconnected and loses events until it reconnects"
-                    .to_owned(),
-                write: format!("{CHECK}: 0"),
-            },
+            "on Salt 3006 a slow reader of the bus then loses events without a log message; on 3008 it is \
+            disconnected and loses events until it reconnects",
+            format!("{CHECK}: 0"),
         );
     }
 }
@@ -40,16 +37,13 @@ pub(super) fn ipc_mode(found: &mut Findings, context: &MasterContext<'_>, uses: 
     let MasterContext { master, .. } = context;
     if master.text(CHECK) == Some("tcp") {
         let verdict = if uses.bus { CheckResult::Problem } else { CheckResult::Warning };
-        found.add_with_advice(
+        found.advise(
             CHECK,
             verdict,
             format!("{CHECK} is tcp ({})", option_origin(master, CHECK)),
-            Advice {
-                why: "the master's bus is then a TCP port, open to every user of this machine, instead of the socket in sock_dir \
-                      that the daemon reads"
-                    .to_owned(),
-                write: format!("{CHECK}: ipc; or `event_return: saltcellar` instead of `bus` in the daemon's configuration"),
-            },
+            "the master's bus is then a TCP port, open to every user of this machine, instead of the socket in sock_dir \
+            that the daemon reads",
+            format!("{CHECK}: ipc; or `event_return: saltcellar` instead of `bus` in the daemon's configuration"),
         );
     }
 }
@@ -62,15 +56,12 @@ pub(super) fn event_return(found: &mut Findings, context: &MasterContext<'_>, us
         (false, false) => {
             found.add("event_return", CheckResult::Ok, "events are not archived: neither event_return nor bus is configured");
         }
-        (true, true) => found.add_with_advice(
+        (true, true) => found.advise(
             "event_return",
             CheckResult::Warning,
             format!("event_return ({}) is redundant: the daemon reads the bus", option_origin(master, "event_return")),
-            Advice {
-                why: "each event is stored once but arrives twice: event_return needs a hundred times the CPU time of the bus"
-                    .to_owned(),
-                write: "remove saltcellar from event_return".to_owned(),
-            },
+            "each event is stored once but arrives twice: event_return needs a hundred times the CPU time of the bus",
+            "remove saltcellar from event_return",
         ),
         (true, false) => found.add("event_return", CheckResult::Ok, "events arrive by event_return"),
     }
@@ -80,26 +71,21 @@ pub(super) fn event_return(found: &mut Findings, context: &MasterContext<'_>, us
     let queue = master.int("event_return_queue").unwrap_or(0);
     let seconds = master.int("event_return_queue_max_seconds").unwrap_or(0);
     if queue < 2 {
-        found.add_with_advice(
+        found.advise(
             "event_return_queue",
             CheckResult::Warning,
             format!("event_return_queue is {queue}: one call per event, and each waits for the disk"),
-            Advice {
-                why: "Salt's only process for events falls behind on a busy master; then the bus buffers in memory (3006), or disconnects \
-                      it after 60 s (3007, 3008), and events are lost"
-                    .to_owned(),
-                write: format!("event_return_queue: {EVENT_RETURN_QUEUE}, event_return_queue_max_seconds: 1"),
-            },
+            "Salt's only process for events falls behind on a busy master; then the bus buffers in memory (3006), or disconnects \
+            it after 60 s (3007, 3008), and events are lost",
+            format!("event_return_queue: {EVENT_RETURN_QUEUE}, event_return_queue_max_seconds: 1"),
         );
     } else if seconds == 0 {
-        found.add_with_advice(
+        found.advise(
             "event_return_queue_max_seconds",
             CheckResult::Warning,
             format!("event_return_queue is {queue}, without a limit on waiting time"),
-            Advice {
-                why: "the queue is flushed only when it is full, and lost if the master is killed".to_owned(),
-                write: "event_return_queue_max_seconds: 1".to_owned(),
-            },
+            "the queue is flushed only when it is full, and lost if the master is killed",
+            "event_return_queue_max_seconds: 1",
         );
     }
 }
@@ -110,30 +96,23 @@ pub(super) fn max_event_size(found: &mut Findings, context: &MasterContext<'_>, 
     let Some(size) = master.int(CHECK) else { return };
     let entry_max = i64::try_from(config.store.entry_bytes_max).unwrap_or(i64::MAX);
     if size > entry_max {
-        found.add_with_advice(
+        found.advise(
             CHECK,
             CheckResult::Warning,
             format!(
                 "{CHECK} is {size} ({}), but the store's limit for an entry is {entry_max} bytes",
                 option_origin(master, CHECK)
             ),
-            Advice {
-                why: "larger events and returns are rejected and counted (entries_too_large)".to_owned(),
-                write: format!(
-                    "{CHECK}: {entry_max}, or a larger store.entry_bytes_max in the daemon's configuration"
-                ),
-            },
+            "larger events and returns are rejected and counted (entries_too_large)",
+            format!("{CHECK}: {entry_max}, or a larger store.entry_bytes_max in the daemon's configuration"),
         );
     } else if size < MAX_EVENT_SIZE && (uses.bus || uses.event_return) {
-        found.add_with_advice(
+        found.advise(
             CHECK,
             CheckResult::Warning,
             format!("{CHECK} is {size} ({})", option_origin(master, CHECK)),
-            Advice {
-                why: "Salt replaces large values of an event with VALUE_TRIMMED before it reaches the store"
-                    .to_owned(),
-                write: format!("{CHECK}: {MAX_EVENT_SIZE}"),
-            },
+            "Salt replaces large values of an event with VALUE_TRIMMED before it reaches the store",
+            format!("{CHECK}: {MAX_EVENT_SIZE}"),
         );
     }
 }
@@ -142,14 +121,12 @@ pub(super) fn job_cache(found: &mut Findings, context: &MasterContext<'_>, uses:
     const CHECK: &str = "job_cache";
     let MasterContext { master, .. } = context;
     if uses.job_cache && !master.flag(CHECK) {
-        found.add_with_advice(
+        found.advise(
             CHECK,
             CheckResult::Problem,
             format!("{CHECK} is False ({})", option_origin(master, CHECK)),
-            Advice {
-                why: "Salt then stores only published jobs in the job cache, not returns".to_owned(),
-                write: format!("{CHECK}: True"),
-            },
+            "Salt then stores only published jobs in the job cache, not returns",
+            format!("{CHECK}: True"),
         );
     }
 }
@@ -163,37 +140,30 @@ pub(super) fn ext_job_cache(found: &mut Findings, context: &MasterContext<'_>, u
     }
     if !uses.ext_job_cache {
         if uses.job_cache {
-            found.add_with_advice(
+            found.advise(
                 CHECK,
                 CheckResult::Problem,
                 format!("{CHECK} is {named} ({})", option_origin(master, CHECK)),
-                Advice {
-                    why:
-                        "the master then stores no returns in master_job_cache, and reads from {CHECK} first"
-                            .to_owned(),
-                    write: format!("remove {CHECK}, or {CHECK}: saltcellar"),
-                },
+                "the master then stores no returns in master_job_cache, and reads from ext_job_cache first",
+                format!("remove {CHECK}, or {CHECK}: saltcellar"),
             );
         }
         return;
     }
     let source = config.https.listen.is_some();
-    found.add_with_advice(
+    found.advise(
         CHECK,
         CheckResult::Warning,
         format!(
             "{CHECK} is saltcellar ({}): minions send their returns directly, the master stores none",
             option_origin(master, CHECK)
         ),
-        Advice {
-            why: if source {
-                "returns of minions without the extension or without saltcellar.url are lost".to_owned()
-            } else {
-                "the daemon does not accept minions of other machines: https.listen is not set".to_owned()
-            },
-            write: "master_job_cache: saltcellar alone, which stores all returns without setup on minions"
-                .to_owned(),
+        if source {
+            "returns of minions without the extension or without saltcellar.url are lost"
+        } else {
+            "the daemon does not accept minions of other machines: https.listen is not set"
         },
+        "master_job_cache: saltcellar alone, which stores all returns without setup on minions",
     );
 }
 
@@ -201,14 +171,12 @@ pub(super) fn job_cache_store_endtime(found: &mut Findings, context: &MasterCont
     const CHECK: &str = "job_cache_store_endtime";
     let MasterContext { master, .. } = context;
     if uses.job_cache && master.flag(CHECK) {
-        found.add_with_advice(
+        found.advise(
             CHECK,
             CheckResult::Warning,
             format!("{CHECK} is on ({})", option_origin(master, CHECK)),
-            Advice {
-                why: "one more call per return; saltcellar records the time of each return anyway".to_owned(),
-                write: format!("{CHECK}: False, unless something reads EndTime from jobs.list_jobs"),
-            },
+            "one more call per return; saltcellar records the time of each return anyway",
+            format!("{CHECK}: False, unless something reads EndTime from jobs.list_jobs"),
         );
     }
 }
@@ -224,33 +192,27 @@ pub(super) fn keep_jobs_seconds(found: &mut Findings, context: &MasterContext<'_
     let limited = keep.bytes.is_some() || keep.entries.is_some();
     let salts = master.int(CHECK).unwrap_or(86_400);
     match keep.age {
-        Age::Salt if !uses.job_cache && !limited => found.add_with_advice(
+        Age::Salt if !uses.job_cache && !limited => found.advise(
             CHECK,
             CheckResult::Warning,
             "the store's retention of jobs follows Salt's, which is unknown",
-            Advice {
-                why: "only a master whose job cache is saltcellar reports keep_jobs_seconds: jobs are kept forever".to_owned(),
-                write: "store.classes: [{name: jobs, keep: {age: 30d}}] in the daemon's configuration".to_owned(),
-            },
+            "only a master whose job cache is saltcellar reports keep_jobs_seconds: jobs are kept forever",
+            "store.classes: [{name: jobs, keep: {age: 30d}}] in the daemon's configuration",
         ),
-        Age::Salt if salts == 0 && !limited => found.add_with_advice(
+        Age::Salt if salts == 0 && !limited => found.advise(
             CHECK,
             CheckResult::Warning,
             format!("{CHECK} is 0 ({}): jobs are kept forever", option_origin(master, CHECK)),
-            Advice {
-                why: "the disk fills up, and the oldest jobs are then dropped without notice".to_owned(),
-                write: format!("{CHECK}: 2592000 (30 days), or a byte limit for the class jobs in store.classes"),
-            },
+            "the disk fills up, and the oldest jobs are then dropped without notice",
+            format!("{CHECK}: 2592000 (30 days), or a byte limit for the class jobs in store.classes"),
         ),
         Age::Salt => found.add(CHECK, CheckResult::Ok, format!("jobs are kept for {salts} s, by {CHECK}")),
-        Age::For(age) if uses.job_cache && (salts == 0 || age.as_secs() < salts.unsigned_abs()) => found.add_with_advice(
+        Age::For(age) if uses.job_cache && (salts == 0 || age.as_secs() < salts.unsigned_abs()) => found.advise(
             CHECK,
             CheckResult::Warning,
             format!("{CHECK} is {}, but the store keeps jobs for {} s", forever(salts), age.as_secs()),
-            Advice {
-                why: "the store's setting takes precedence: jobs expire earlier than the master's configuration specifies".to_owned(),
-                write: "age: salt for the class jobs in store.classes, to use {CHECK} for both".to_owned(),
-            },
+            "the store's setting takes precedence: jobs expire earlier than the master's configuration specifies",
+            "age: salt for the class jobs in store.classes, to use keep_jobs_seconds for both",
         ),
         Age::For(age) => {
             found.add(CHECK, CheckResult::Ok, format!("jobs are kept for {} s, by the class jobs in store.classes", age.as_secs()));

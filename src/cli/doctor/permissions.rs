@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use super::{Advice, CheckResult, Findings};
+use super::{CheckResult, Findings};
 use crate::config::Config;
 use crate::unix_listener;
 
@@ -53,12 +53,7 @@ impl PrivatePath<'_> {
         };
         let before = found.0.len();
         let advise = |found: &mut Findings, message: String, write: String| {
-            found.add_with_advice(
-                check,
-                CheckResult::Warning,
-                message,
-                Advice { why: why.to_owned(), write },
-            );
+            found.advise(check, CheckResult::Warning, message, why, write);
         };
         let mode = file.mode() & 0o7777;
         if mode & forbidden != 0 {

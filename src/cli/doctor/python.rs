@@ -1,7 +1,7 @@
 //! Salt's Python, and whether Salt's loader finds the extension, as a package or as a single file.
 //!
 //! Salt may run in its own Python (`/opt/saltstack/salt`), in a virtual environment or in the system's. The first line of
-//! `salt-master` names it. That Python lists its packages; it runs no code of Salt.
+//! `salt-master` names it. That Python lists its packages, and Salt checks the types of the configured options.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value as Json;
 
-use crate::config::salt_master::SALT_PYTHON;
+use crate::config::salt_master::{SALT_PYTHON, SaltMaster};
+use crate::reactor::{encode_map, memory_file};
 
 const PROGRAMS: [&str; 3] = ["salt-master", "salt-call", "salt"];
 const TIMEOUT: Duration = Duration::from_secs(15);
@@ -20,9 +21,9 @@ const HEAD_BYTES: u64 = 64 * 1024;
 /// Precedes the version in the single file.
 const MADE_FROM: &str = "# Made from saltext.saltcellar ";
 
-/// Prints versions, and whether the returner's module and its entry point exist.
+/// Prints versions, whether the returner's module and its entry point exist, and Salt's warnings about the options on standard input.
 const QUERY: &str = r#"
-import importlib.metadata as metadata, importlib.util, json
+import importlib.metadata as metadata, importlib.util, json, logging, sys
 def version(name):
     try:
         return metadata.version(name)
@@ -33,12 +34,28 @@ def there(name):
         return importlib.util.find_spec(name) is not None
     except ImportError:
         return False
+warnings = []
+class Warnings(logging.Handler):
+    def emit(self, record):
+        warnings.append(record.getMessage()[:400])
+def comparable(value):
+    encoded = isinstance(value, dict) and any(key.startswith("$") for key in value)
+    return not encoded and not str(value).startswith("sdb://")
+try:
+    import salt.config
+    logging.getLogger("salt.config").addHandler(Warnings())
+    salt.config._validate_opts({key: value for key, value in json.load(sys.stdin).items() if comparable(value)})
+except ImportError:
+    pass
+except Exception as error:
+    warnings.append(f"cannot check the types of options: {error!r}")
 entries = [entry.value for entry in metadata.entry_points(group="salt.loader")]
 print(json.dumps({
     "salt": version("salt"),
     "extension": version("saltext.saltcellar"),
     "module": there("saltext.saltcellar.returners.saltcellar"),
     "entry": any(value.split(":")[0] == "saltext.saltcellar" for value in entries),
+    "warnings": warnings[:50],
 }))
 "#;
 
@@ -50,6 +67,8 @@ pub(super) struct Installed {
     pub(super) salt: Option<String>,
     /// The extension's version, if Salt's loader finds it.
     pub(super) extension: Option<String>,
+    /// Salt's warnings about the types of options.
+    pub(super) warnings: Vec<String>,
 }
 
 /// Salt's Python: `given`, or the interpreter of Salt's programs, or that of Salt's packages.
@@ -83,11 +102,13 @@ fn interpreter(program: &Path) -> Option<PathBuf> {
 }
 
 /// Runs [`QUERY`] in that Python. An error is the reason, without a subject.
-pub(super) fn ask(python: &Path) -> Result<Installed, String> {
+pub(super) fn ask(python: &Path, master: &SaltMaster) -> Result<Installed, String> {
+    let options = encode_map(master.given()).to_string();
+    let options = memory_file(options.as_bytes()).map_err(|error| error.to_string())?;
     // -I: ignores the current directory and PYTHONPATH.
     let mut child = Command::new(python)
         .args(["-I", "-W", "ignore", "-c", QUERY])
-        .stdin(Stdio::null())
+        .stdin(Stdio::from(options))
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
@@ -114,11 +135,13 @@ pub(super) fn ask(python: &Path) -> Result<Installed, String> {
         return Err(format!("no answer, {status}; Python 3.10 or later is required"));
     };
     let text = |key: &str| answer.get(key).and_then(Json::as_str).map(str::to_owned);
+    let warnings = answer.get("warnings").and_then(Json::as_array).into_iter().flatten();
     let yes = |key: &str| answer.get(key).and_then(Json::as_bool) == Some(true);
     Ok(Installed {
         python: python.to_owned(),
         salt: text("salt"),
         extension: if yes("module") && yes("entry") { text("extension") } else { None },
+        warnings: warnings.filter_map(Json::as_str).map(str::to_owned).collect(),
     })
 }
 
@@ -164,9 +187,10 @@ mod tests {
     #[test]
     fn an_extension_is_installed_if_salts_loader_finds_it() {
         let dir = tempfile::tempdir().unwrap();
+        let master = SaltMaster::read(&dir.path().join("master"));
         let answer_of = |text: &str, code: i32| {
             let path = program(dir.path(), "python", &format!("#!/bin/sh\necho '{text}'\nexit {code}\n"));
-            ask(&path)
+            ask(&path, &master)
         };
         let whole = r#"{"salt": "3008.3", "extension": "0.1.0", "module": true, "entry": true}"#;
         assert_eq!(answer_of(whole, 0).unwrap().extension.as_deref(), Some("0.1.0"));
@@ -179,7 +203,7 @@ mod tests {
         }
         assert!(answer_of(whole, 3).unwrap_err().contains("no answer"));
         assert!(answer_of("Segmentation fault", 0).unwrap_err().contains("no answer"));
-        assert!(ask(&dir.path().join("none")).is_err());
+        assert!(ask(&dir.path().join("none"), &master).is_err());
     }
 
     #[test]

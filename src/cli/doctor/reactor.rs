@@ -1,11 +1,10 @@
 //! Checks of the daemon's reactor: acting reactors of each rule, loops and failed reactions.
 
-use rmpv::Value;
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 
 use super::super::ask;
 use super::super::reactor::failures;
-use super::{Advice, CheckResult, Findings, number, text};
+use super::{CheckResult, Findings, number, text};
 use crate::api::client::{Client, ClientError};
 use crate::clock::Clock;
 use crate::config::Config;
@@ -24,7 +23,7 @@ const NAMED: usize = 5;
 
 pub(super) fn check(found: &mut Findings, client: &mut Client, config: &Config) {
     let Some((role, file, _)) = config.reactor.of_whom() else { return };
-    let reactor = match ask::call(client, "reactor_list", []) {
+    let reactor = match ask::call(client, "reactor_list", ()) {
         Ok(reactor) => reactor,
         Err(error) => return found.add(CHECK, CheckResult::Problem, error.to_string()),
     };
@@ -42,7 +41,7 @@ pub(super) fn check(found: &mut Findings, client: &mut Client, config: &Config) 
         );
     }
     actors(found, &reactor);
-    if is("shadow") && is("salts_reactor") && !config.reactor.settings.shadow {
+    if is("shadow") && is("salts_reactor") && !config.reactor.shadow {
         let file = file.display();
         let message = match role {
             Role::Master => format!(
@@ -84,17 +83,13 @@ fn actors(found: &mut Findings, reactor: &Json) {
         }
         let (count, all, names, why) = (these.len(), rules.len(), names.join(", "), text(first, "why"));
         let message = format!("{message} {count} of {all} rules ({names}): {why}");
-        let advice = Advice {
-            why: match who {
-                "nobody" => "events that match these rules cause no reaction",
-                _ => "every reaction is executed twice",
-            }
-            .to_owned(),
-            write:
-                "run `saltcellar reactor list`, which shows the acting reactor of each rule and the reason"
-                    .to_owned(),
+        let why = match who {
+            "nobody" => "events that match these rules cause no reaction",
+            _ => "every reaction is executed twice",
         };
-        found.add_with_advice(CHECK, CheckResult::Problem, message, advice);
+        let write =
+            "run `saltcellar reactor list`, which shows the acting reactor of each rule and the reason";
+        found.advise(CHECK, CheckResult::Problem, message, why, write);
     }
     // With rules, the findings above name the reason.
     let blocked = reactor.get("blocked").and_then(Json::as_str).filter(|_| rules.is_empty());
@@ -106,8 +101,8 @@ fn actors(found: &mut Findings, reactor: &Json) {
 /// Reactions skipped by loop protection: by `depth_max`, or by the `budget` of their rule.
 fn limited(found: &mut Findings, client: &mut Client) -> Result<(), ClientError> {
     let since = Clock::real().now().0.saturating_sub(DAYS * 86_400_000_000);
-    let pairs = [("state", "left".into()), ("limit", Value::from(LIST_ROWS_MAX)), ("since", since.into())];
-    let answer = ask::call(client, "reactor_history", pairs)?;
+    let call_args = json!({ "state": "left", "limit": LIST_ROWS_MAX, "since": since });
+    let answer = ask::call(client, "reactor_history", call_args)?;
     let rows = answer.get("reactions").and_then(Json::as_array).map(Vec::as_slice).unwrap_or_default();
     for (why, option) in [("depth", "reactor.depth_max"), ("budget", "budget")] {
         let is_of = |row: &&Json| row.get("reaction").is_some_and(|record| text(record, "why") == why);
@@ -119,13 +114,11 @@ fn limited(found: &mut Findings, client: &mut Client) -> Result<(), ClientError>
         let message = format!(
             "`{option}` stopped at least {count} reactions of the last {DAYS} days; the latest is to {tag}, by rules {rules}"
         );
-        let advice = Advice {
-            why: "reactions may trigger themselves, or a rule matches more events than expected".to_owned(),
-            write: format!(
-                "`saltcellar reactor history --state left` lists them; fix the rule, or raise `{option}` if this is intended"
-            ),
-        };
-        found.add_with_advice(LOOPS, CheckResult::Warning, message, advice);
+        let why = "reactions may trigger themselves, or a rule matches more events than expected";
+        let write = format!(
+            "`saltcellar reactor history --state left` lists them; fix the rule, or raise `{option}` if this is intended"
+        );
+        found.advise(LOOPS, CheckResult::Warning, message, why, write);
     }
     Ok(())
 }
@@ -134,9 +127,8 @@ fn limited(found: &mut Findings, client: &mut Client) -> Result<(), ClientError>
 fn failed(found: &mut Findings, client: &mut Client, shadow: bool) -> Result<(), ClientError> {
     let since = Clock::real().now().0.saturating_sub(DAYS * 86_400_000_000);
     let mut rows = |state: &str, replays: bool| -> Result<Vec<Json>, ClientError> {
-        let limit = ("limit", Value::from(LIST_ROWS_MAX));
-        let pairs = [("state", state.into()), ("replays", replays.into()), limit, ("since", since.into())];
-        let answer = ask::call(client, "reactor_history", pairs)?;
+        let call_args = json!({ "state": state, "replays": replays, "limit": LIST_ROWS_MAX, "since": since });
+        let answer = ask::call(client, "reactor_history", call_args)?;
         Ok(answer.get("reactions").and_then(Json::as_array).cloned().unwrap_or_default())
     };
     // A replay has its own record. The latest record of an event and its rules counts.
@@ -170,12 +162,10 @@ fn failed(found: &mut Findings, client: &mut Client, shadow: bool) -> Result<(),
         causes.join("; ")
     );
     let verdict = if shadow { CheckResult::Warning } else { CheckResult::Problem };
-    let advice = Advice {
-        why: "these reactions were not executed completely".to_owned(),
-        write: format!(
-            "`saltcellar reactor history --state failed,partial,dead` lists them; `saltcellar reactor replay {seq}` retries the rest"
-        ),
-    };
-    found.add_with_advice(REACTIONS, verdict, message, advice);
+    let why = "these reactions were not executed completely";
+    let write = format!(
+        "`saltcellar reactor history --state failed,partial,dead` lists them; `saltcellar reactor replay {seq}` retries the rest"
+    );
+    found.advise(REACTIONS, verdict, message, why, write);
     Ok(())
 }

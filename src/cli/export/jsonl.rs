@@ -98,9 +98,10 @@ fn resume(part: &Path, events: bool) -> anyhow::Result<Option<u64>> {
         number += 1;
         let json: Json = serde_json::from_slice(&line).unwrap_or_default();
         let is_head = json.get("kind").and_then(Json::as_str) == Some("saltcellar")
+            && json.get("version").and_then(Json::as_u64) == Some(JSONL_VERSION)
             && json.get("events").and_then(Json::as_bool) == Some(events);
         if number == 1 && !is_head {
-            bail!("resume {}: not an export of this kind; remove it", part.display());
+            bail!("resume {}: not an export of this kind and version; remove it", part.display());
         }
         if let Some(seq) = json.get("seq").and_then(Json::as_u64) {
             last = Some(seq);

@@ -15,13 +15,16 @@ use ring::digest;
 use rmpv::Value;
 use serde_json::json;
 
-use super::super::format::output::{Format, Output, plain};
+use super::super::ask::Pages;
+use super::super::format::fields::Fields as _;
+use super::super::format::output::{plain, show};
 use super::super::format::progress::{Bar, Unit};
 use super::super::format::when::When;
 use super::super::import::{entries_args, skipped};
+use super::super::jobs::LIST_CALL;
 use super::super::{Global, ask};
-use crate::api::client::{Client, ClientError, args};
-use crate::limits::{CLI_PAGE_ROWS, IMPORT_BAD_NAMED};
+use crate::api::client::Client;
+use crate::limits::IMPORT_BAD_NAMED;
 use crate::model::{JidKey, Kind};
 use crate::query::{Precedence, is_of_cached_job, load_of, rank};
 use crate::store::tools::Watch as _;
@@ -69,23 +72,22 @@ const SCRATCH_DIR: &str = ".saltcellar-export";
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut client = ask::connect(global)?;
-    let mut jobs = ask::connect(global)?;
     let tree = prepare(args)?;
     let mut export = Export { args, tree, jobs: 0, existing: 0, returns: 0, bad: 0 };
     let mut bar = Bar::new("export", Unit::Jobs);
-    let status = client.call("status", Value::Map(Vec::new())).context("query the status")?;
     // Later entries are not exported.
-    let until = status["durable"].as_u64().unwrap_or(0);
-    let mut before = Value::Nil;
+    let until = ask::call(&mut client, "status", ()).context("query the status")?.number("durable");
+    let every = json!({ "limit": u64::MAX, "find_job": true, "since": args.since });
+    let mut pages = Pages::new(global, LIST_CALL, every)?;
     loop {
-        let (page, more) = page(&mut client, &before, args.since).context("list the jobs")?;
-        for jid in &page {
+        let rows = pages.next()?;
+        for row in &rows {
+            let jid = row.text("jid");
             bar.step(0, 0, &format!("{} jobs, {jid}", export.jobs + export.existing));
-            export.job(&mut jobs, jid, until)?;
+            export.job(&mut client, jid, until)?;
         }
-        match page.last() {
-            Some(last) if more => before = Value::from(last.as_str()),
-            _ => break,
+        if rows.is_empty() {
+            break;
         }
     }
     let dir = args.dir.display();
@@ -115,24 +117,6 @@ fn prepare(args: &Args) -> anyhow::Result<Tree> {
     }
     tree.make_dir(SCRATCH_DIR).with_context(writing)?;
     Ok(tree)
-}
-
-/// A page of jids before `before`, newest first, and whether there are more.
-fn page(
-    client: &mut Client,
-    before: &Value,
-    since: Option<When>,
-) -> Result<(Vec<String>, bool), ClientError> {
-    let pairs = [
-        ("limit", Value::from(CLI_PAGE_ROWS)),
-        ("find_job", Value::from(true)),
-        ("before", before.clone()),
-        ("since", since.map_or(Value::Nil, |When(at)| Value::from(at))),
-    ];
-    let answer = client.call("jobs_list", args(pairs))?;
-    let rows = answer["jobs"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let jids = rows.iter().filter_map(|row| row["jid"].as_str().map(str::to_owned)).collect();
-    Ok((jids, answer["more"].as_bool() == Some(true)))
 }
 
 struct Export<'a> {
@@ -272,21 +256,19 @@ impl Export<'_> {
 
     fn report(&self, global: &Global, seconds: f64) -> anyhow::Result<()> {
         let Self { jobs, existing, returns, bad, .. } = self;
-        let mut out = Output::new(global.output);
-        if out.format == Format::Table {
+        let document = json!({
+            "dir": self.args.dir.to_string_lossy(), "jobs": jobs, "existing": existing, "returns": returns,
+            "skipped": bad, "seconds": seconds,
+        });
+        show(global.output, &document, |out| {
             out.line(&format!(
                 "jobs       {jobs} exported with {returns} returns, {existing} exist already, in {seconds:.1} s"
             ))?;
             if *bad > 0 {
                 out.line(&format!("skipped    {bad}"))?;
             }
-        } else {
-            let dir = self.args.dir.to_string_lossy();
-            out.json(&json!({
-                "dir": dir, "jobs": jobs, "existing": existing, "returns": returns, "skipped": bad, "seconds": seconds,
-            }))?;
-        }
-        Ok(out.flush()?)
+            Ok(())
+        })
     }
 }
 

@@ -1,6 +1,7 @@
 //! The forms of input, output and results: tables, JSON, Salt's outputters, times, YAML arguments, progress, exit codes.
 
 pub(super) mod exit;
+pub(super) mod fields;
 pub(super) mod nested;
 pub(super) mod output;
 pub(super) mod outputter;

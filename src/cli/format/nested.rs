@@ -3,6 +3,7 @@
 use serde_json::Value as Json;
 
 use super::output::plain;
+use crate::wire::json::is_tagged;
 
 const STEP: usize = 4;
 /// Largest indent, in spaces.
@@ -19,6 +20,8 @@ fn write(out: &mut String, value: &Json, indent: usize) {
     match value {
         Json::Object(object) if !is_leaf(value) => {
             for (key, value) in object {
+                // Without the mark of other types than text, and of text that looks like it.
+                let key = key.strip_prefix('$').unwrap_or(key);
                 field(out, &format!("{}:", plain(key)), value, indent);
             }
         }
@@ -49,10 +52,7 @@ fn field(out: &mut String, head: &str, value: &Json, indent: usize) {
 /// Whether a value fits one line: scalars, empty collections, and tagged JSON (`{"$bin": ...}`).
 fn is_leaf(value: &Json) -> bool {
     match value {
-        Json::Object(object) => {
-            object.is_empty()
-                || object.len() == 1 && object.keys().all(|key| key.starts_with('$') && key != "$map")
-        }
+        Json::Object(object) => object.is_empty() || is_tagged(object),
         Json::Array(items) => items.is_empty(),
         Json::String(text) => !text.contains('\n'),
         _ => true,
@@ -84,11 +84,11 @@ mod tests {
     #[test]
     fn nested_values_are_indented() {
         let value = json!({
-            "pid": 7, "ok": true, "none": null, "empty": [], "blob": {"$bin": "AA=="},
+            "pid": 7, "ok": true, "none": null, "empty": [], "blob": {"$bin": "AA=="}, "$8080": {"$1": "int"},
             "out": "one\n\x1b[2Jtwo\n",
             "list": ["a", {"k": "v"}],
         });
-        let expected = "  pid: 7\n  ok: true\n  none:\n  empty: []\n  blob: {\"$bin\":\"AA==\"}\n  out:\n      one\n      \\x1b[2Jtwo\n  list:\n      - a\n      -\n          k: v\n";
+        let expected = "  pid: 7\n  ok: true\n  none:\n  empty: []\n  blob: {\"$bin\":\"AA==\"}\n  8080:\n      1: int\n  out:\n      one\n      \\x1b[2Jtwo\n  list:\n      - a\n      -\n          k: v\n";
         assert_eq!(nested(&value, 2), expected);
         assert_eq!(nested(&json!("one\ntwo"), 0), "one\ntwo\n");
         assert_eq!(nested(&json!(true), 0), "true\n");

@@ -11,6 +11,7 @@ use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
 
 use serde_json::Value as Json;
 
+use super::fields::Fields as _;
 use super::outputter::{Colours, nested};
 use crate::wire::json::from_json;
 
@@ -152,6 +153,35 @@ impl Output {
     pub(in crate::cli) fn flush(&mut self) -> Result<(), OutputError> {
         Ok(self.writer.flush()?)
     }
+}
+
+/// Prints a document: by `table` for people, otherwise as one JSON document.
+pub(in crate::cli) fn show(
+    form: Form,
+    document: &Json,
+    table: impl FnOnce(&mut Output) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let mut out = Output::new(form);
+    match out.format {
+        Format::Table => table(&mut out)?,
+        Format::Json | Format::Jsonl => out.json(document)?,
+    }
+    Ok(out.flush()?)
+}
+
+/// Like [`show`] for a document whose field `name` is a list, with one line for each row in `jsonl`.
+pub(in crate::cli) fn show_rows(
+    form: Form,
+    document: &Json,
+    name: &str,
+    table: impl FnOnce(&mut Output) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    if Format::from(form) != Format::Jsonl {
+        return show(form, document, table);
+    }
+    let mut out = Output::new(form);
+    document.list(name).iter().try_for_each(|row| out.json(row))?;
+    Ok(out.flush()?)
 }
 
 /// Escapes the control characters that JSON permits unescaped. They occur only within strings, where the escape is equivalent.

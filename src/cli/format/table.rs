@@ -10,6 +10,7 @@ const SHRUNK_CHARS: usize = 9;
 /// The same for columns that are truncated in the middle.
 const MIDDLE_CHARS: usize = 24;
 
+#[derive(Clone, Copy)]
 pub(in crate::cli) struct Column {
     title: &'static str,
     fit: Fit,
@@ -19,7 +20,7 @@ pub(in crate::cli) struct Column {
     min_chars: usize,
 }
 
-#[derive(PartialEq)]
+#[derive(Clone, Copy, PartialEq)]
 enum Fit {
     Left,
     Right,
@@ -28,7 +29,7 @@ enum Fit {
 }
 
 impl Fit {
-    fn truncates(&self) -> bool {
+    fn truncates(self) -> bool {
         matches!(self, Self::TruncateEnd | Self::TruncateMiddle)
     }
 }

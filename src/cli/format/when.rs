@@ -1,19 +1,21 @@
 //! Times on the command line and in tables. All are UTC, held as microseconds since 1970.
 
+use std::time::Duration;
+
 use crate::clock::{Clock, Micros, digits};
-use crate::config::parse_duration;
+use crate::model::word::Word as _;
 
 use serde_json::Value as Json;
 
 /// A time on the command line: an age such as `10m`, or a date.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub(in crate::cli) struct When(pub(in crate::cli) i64);
 
 impl std::str::FromStr for When {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let age = parse_duration(text).and_then(|age| i64::try_from(age.as_micros()).ok());
+        let age = Duration::parse(text).and_then(|age| i64::try_from(age.as_micros()).ok());
         let ago = age.and_then(|age| now_micros().checked_sub(age));
         ago.or_else(|| date_micros(text)).map(Self).ok_or_else(|| {
             "expected an age (30s, 10m, 2h, 3d, 1w) or a date in UTC (2026-11-21, 2026-11-21T05:47, \
@@ -23,14 +25,8 @@ impl std::str::FromStr for When {
     }
 }
 
-impl From<When> for rmpv::Value {
-    fn from(When(micros): When) -> Self {
-        micros.into()
-    }
-}
-
 /// Flags that select a time range.
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Debug, Clone, clap::Args, serde::Serialize)]
 pub(in crate::cli) struct TimeRange {
     /// Start of the time range: 10m, 2h, 3d (ago), or 2026-11-21, 2026-11-21T05:47:28 (UTC)
     #[arg(long, value_name = "TIME")]
@@ -38,14 +34,6 @@ pub(in crate::cli) struct TimeRange {
     /// End of the time range
     #[arg(long, value_name = "TIME")]
     pub(in crate::cli) until: Option<When>,
-}
-
-impl TimeRange {
-    /// The range as arguments of a call; an absent end is nil.
-    pub(in crate::cli) fn arguments(&self) -> [(&'static str, rmpv::Value); 2] {
-        [("since", self.since), ("until", self.until)]
-            .map(|(name, when)| (name, when.map_or(rmpv::Value::Nil, rmpv::Value::from)))
-    }
 }
 
 fn now_micros() -> i64 {
@@ -72,12 +60,28 @@ fn number(text: Option<&str>, len: usize) -> Option<u32> {
     text.filter(|text| text.len() == len).and_then(|text| digits(text.as_bytes()))
 }
 
-/// Converts the field `time` of a row from microseconds to ISO text.
-pub(in crate::cli) fn iso_in(row: &mut Json) {
-    iso_at(row, "time");
+/// The fields of answers that hold values of Salt, or records as they are stored.
+const STORED: [&str; 17] = [
+    "arg", "tgt", "tgt_type", "user", "metadata", "load", "return", "retcode", "success", "fun", "fun_args",
+    "out", "data", "changes", "comment", "reaction", "results",
+];
+
+/// Converts the fields `time` of an answer, and of the maps and lists in it, from microseconds to ISO text.
+pub(in crate::cli) fn iso_in(answer: &mut Json) {
+    match answer {
+        Json::Array(rows) => rows.iter_mut().for_each(iso_in),
+        Json::Object(fields) => {
+            fields
+                .iter_mut()
+                .filter(|(key, _)| !STORED.contains(&key.as_str()))
+                .for_each(|(_, value)| iso_in(value));
+            iso_at(answer, "time");
+        }
+        _ => {}
+    }
 }
 
-/// Like [`iso_in`] for the field `key`.
+/// Converts the field `key` from microseconds to ISO text.
 pub(in crate::cli) fn iso_at(row: &mut Json, key: &str) {
     if let Some(time) = row.get_mut(key)
         && let Some(micros) = time.as_i64()

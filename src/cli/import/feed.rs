@@ -106,9 +106,7 @@ impl Feed {
             self.skip(&item.origin, &format!("{bytes} bytes exceed the largest entry, {ENTRY_BYTES_MAX}"));
             return Ok(());
         }
-        if let Payload::Event { tag, .. } = &item.payload
-            && (tag.is_empty() || tag.len() > TAG_BYTES_MAX)
-        {
+        if item.payload.kind == Kind::Event && !(1..=TAG_BYTES_MAX).contains(&item.payload.tag.len()) {
             self.skip(&item.origin, "an event without a tag, or with a tag that is too long");
             return Ok(());
         }
@@ -147,7 +145,7 @@ impl Feed {
         let chunk = std::mem::take(&mut self.chunk);
         self.chunk_bytes = 0;
         self.look_up(&chunk).context("look up stored jobs")?;
-        let times = chunk.iter().filter(|item| item.payload.kind() == Kind::Event).map(|item| item.at);
+        let times = chunk.iter().filter(|item| item.payload.kind == Kind::Event).map(|item| item.at);
         if let (Some(first), Some(last)) = (times.clone().min(), times.max()) {
             self.window.cover(&mut self.reads, first, last).context("look up stored events")?;
         }
@@ -156,18 +154,18 @@ impl Feed {
         }
         let mut events: Vec<ImportItem> = Vec::new();
         for mut item in chunk {
-            let kind = item.payload.kind();
-            if let Payload::Event { tag, data } = &item.payload {
+            let Payload { kind, tag, body, .. } = &item.payload;
+            let kind = *kind;
+            let is_new = if kind == Kind::Event {
                 // The daemon distinguishes equal events of an import by their times.
-                let fingerprint = self.equality.of(data) ^ xxh3_64(tag);
+                let fingerprint = self.equality.of(body) ^ xxh3_64(tag);
                 while !self.recent.insert((fingerprint, item.at)) {
                     item.at += 1;
                 }
-            }
-            let is_new = match (&item.payload, item.payload.jid().and_then(|jid| self.jobs.get_mut(jid))) {
-                (Payload::Event { tag, data }, _) => !self.window.has(tag, data),
-                (_, Some(job)) => job.add_new(self.equality, &mut item.payload),
-                (_, None) => true,
+                !self.window.has(tag, body)
+            } else {
+                let job = self.jobs.get_mut(&item.payload.jid);
+                job.is_none_or(|job| job.add_new(self.equality, &mut item.payload))
             };
             if !is_new {
                 self.stats.by_kind.entry(kind).or_default().1 += 1;
@@ -203,9 +201,8 @@ impl Feed {
         let mut w = Writer::new();
         w.map(3).str("replay").bool(true).str("import").bool(true).str("events").array(items);
         for event in &events {
-            if let Payload::Event { tag, data } = &event.payload {
-                w.map(3).str("tag").str_bytes(tag).str("data").raw(data).str("at").int(event.at);
-            }
+            let Payload { tag, body, .. } = &event.payload;
+            w.map(3).str("tag").str_bytes(tag).str("data").raw(body).str("at").int(event.at);
         }
         let args = w.into_bytes();
         let pending =
@@ -215,7 +212,8 @@ impl Feed {
 
     /// Looks up the jobs of a chunk that are not cached.
     fn look_up(&mut self, chunk: &[ImportItem]) -> Result<(), ClientError> {
-        let wanted: HashSet<&str> = chunk.iter().filter_map(|item| item.payload.jid()).collect();
+        let jids = chunk.iter().map(|item| item.payload.jid.as_str());
+        let wanted: HashSet<&str> = jids.filter(|jid| !jid.is_empty()).collect();
         let cached: usize = self.jobs.values().map(StoredJob::size).sum();
         if cached > IMPORT_FACTS_REMEMBERED {
             self.jobs.retain(|jid, _| wanted.contains(jid.as_str()));

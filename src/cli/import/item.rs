@@ -13,129 +13,72 @@ pub(super) struct ImportItem {
     pub(super) payload: Payload,
 }
 
-/// The data of an item; values are msgpack.
+/// The data of an item. Fields that its kind lacks are empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Payload {
-    /// A job as published; `minions` is an array, or empty if unknown.
-    Load {
-        jid: String,
-        load: Vec<u8>,
-        minions: Vec<u8>,
-    },
-    /// Minions of a job, and the syndic that reported them.
-    Minions {
-        jid: String,
-        minions: Vec<u8>,
-        syndic: Option<String>,
-    },
-    /// A minion's return: the map with `jid`, `id`, `return`...
-    Return {
-        jid: String,
-        minion: String,
-        load: Vec<u8>,
-    },
-    /// End time of a job, in Salt's format.
-    Endtime {
-        jid: String,
-        endtime: String,
-    },
-    /// Salt does not cache the returns of the job.
-    NoCache {
-        jid: String,
-    },
-    Event {
-        tag: Vec<u8>,
-        data: Vec<u8>,
-    },
-    /// Thorium's register.
-    Register {
-        data: Vec<u8>,
-    },
+pub(super) struct Payload {
+    pub(super) kind: Kind,
+    /// The job to look this up by.
+    pub(super) jid: String,
+    /// The minion of a return, or the syndic that reported minions.
+    pub(super) id: String,
+    pub(super) tag: Vec<u8>,
+    /// msgpack: the load, the return, the end time in Salt's format, the data of an event or a register; true for `nocache`.
+    pub(super) body: Vec<u8>,
+    /// msgpack: an array of the job's minions; empty if unknown.
+    pub(super) minions: Vec<u8>,
 }
 
 impl Payload {
-    /// The job to look this up by.
-    pub(super) fn jid(&self) -> Option<&str> {
-        match self {
-            Self::Load { jid, .. }
-            | Self::Minions { jid, .. }
-            | Self::Return { jid, .. }
-            | Self::Endtime { jid, .. }
-            | Self::NoCache { jid } => Some(jid),
-            Self::Event { .. } | Self::Register { .. } => None,
-        }
+    pub(super) fn new(kind: Kind, jid: impl Into<String>, body: Vec<u8>) -> Self {
+        let (id, tag, minions) = (String::new(), Vec::new(), Vec::new());
+        Self { kind, jid: jid.into(), id, tag, body, minions }
+    }
+
+    /// The mark that Salt does not cache the returns of a job.
+    pub(super) fn nocache(jid: impl Into<String>) -> Self {
+        Self::new(Kind::NoCache, jid, vec![0xc3])
+    }
+
+    pub(super) fn endtime(jid: impl Into<String>, endtime: &str) -> Self {
+        let mut w = Writer::new();
+        w.str(endtime);
+        Self::new(Kind::Endtime, jid, w.into_bytes())
     }
 
     pub(super) fn bytes(&self) -> usize {
-        match self {
-            Self::Load { load, minions, .. } => load.len() + minions.len(),
-            Self::Minions { minions, .. } => minions.len(),
-            Self::Return { load, .. } => load.len(),
-            Self::Endtime { endtime, .. } => endtime.len(),
-            Self::NoCache { .. } => 1,
-            Self::Event { tag, data } => tag.len() + data.len(),
-            Self::Register { data } => data.len(),
-        }
-    }
-
-    /// The kind by which summaries count it.
-    pub(super) fn kind(&self) -> Kind {
-        match self {
-            Self::Load { .. } => Kind::Load,
-            Self::Minions { .. } => Kind::Minions,
-            Self::Return { .. } => Kind::Return,
-            Self::Endtime { .. } => Kind::Endtime,
-            Self::NoCache { .. } => Kind::NoCache,
-            Self::Event { .. } => Kind::Event,
-            Self::Register { .. } => Kind::Register,
-        }
+        self.tag.len() + self.body.len() + self.minions.len()
     }
 
     /// The call that stores it and its arguments; `None` for events, which are sent in batches.
     pub(super) fn call(&self, at: i64) -> Option<(&'static str, Vec<u8>)> {
+        let (call, jid, body) = match self.kind {
+            Kind::Load => ("save_load", "jid", "load"),
+            Kind::Minions => ("save_minions", "jid", ""),
+            Kind::Return => ("returner", "jid", "load"),
+            Kind::Endtime => ("update_endtime", "jid", "endtime"),
+            Kind::NoCache => ("prep_jid", "passed_jid", "nocache"),
+            Kind::Register => ("save_reg", "", "data"),
+            _ => return None,
+        };
+        let text = |text: &str| {
+            let mut w = Writer::new();
+            w.str(text);
+            if text.is_empty() { Vec::new() } else { w.into_bytes() }
+        };
+        // The id of a return is in its body.
+        let syndic = if self.kind == Kind::Minions { &self.id } else { "" };
+        let fields = [
+            (jid, &text(&self.jid)),
+            (body, &self.body),
+            ("minions", &self.minions),
+            ("syndic_id", &text(syndic)),
+        ];
+        let set: Vec<_> = fields.into_iter().filter(|(_, value)| !value.is_empty()).collect();
         let mut w = Writer::new();
-        let with = |w: &mut Writer, pairs: usize| {
-            w.map(pairs + 3).str("at").int(at).str("replay").bool(true).str("import").bool(true);
-        };
-        let name = match self {
-            Self::Load { jid, load, minions } => {
-                with(&mut w, 2 + usize::from(!minions.is_empty()));
-                w.str("jid").str(jid).str("load").raw(load);
-                if !minions.is_empty() {
-                    w.str("minions").raw(minions);
-                }
-                "save_load"
-            }
-            Self::Minions { jid, minions, syndic } => {
-                with(&mut w, 2 + usize::from(syndic.is_some()));
-                w.str("jid").str(jid).str("minions").raw(minions);
-                if let Some(syndic) = syndic {
-                    w.str("syndic_id").str(syndic);
-                }
-                "save_minions"
-            }
-            Self::Return { load, .. } => {
-                with(&mut w, 1);
-                w.str("load").raw(load);
-                "returner"
-            }
-            Self::Endtime { jid, endtime } => {
-                with(&mut w, 2);
-                w.str("jid").str(jid).str("endtime").str(endtime);
-                "update_endtime"
-            }
-            Self::NoCache { jid } => {
-                with(&mut w, 2);
-                w.str("passed_jid").str(jid).str("nocache").bool(true);
-                "prep_jid"
-            }
-            Self::Register { data } => {
-                with(&mut w, 1);
-                w.str("data").raw(data);
-                "save_reg"
-            }
-            Self::Event { .. } => return None,
-        };
-        Some((name, w.into_bytes()))
+        w.map(set.len() + 3).str("at").int(at).str("replay").bool(true).str("import").bool(true);
+        for (key, value) in set {
+            w.str(key).raw(value);
+        }
+        Some((call, w.into_bytes()))
     }
 }

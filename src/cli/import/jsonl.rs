@@ -20,7 +20,7 @@ use crate::wire::msgpack;
 use crate::wire::salt_event::peek;
 
 /// The format version in the first line.
-pub(in crate::cli) const VERSION: u64 = 1;
+pub(in crate::cli) const VERSION: u64 = 2;
 
 /// Imports a file, or standard input.
 pub(super) fn import(feed: &mut Feed, file: &Path, watch: &mut dyn Watch) -> anyhow::Result<()> {
@@ -141,31 +141,26 @@ fn item(line: &[u8]) -> Result<JsonLine, String> {
             }
             let data = packed(&value("data")?.unwrap_or(Value::Nil))?;
             match returned(&tag, &data).filter(|_| kind == Kind::Return && confirmed) {
-                Some((jid, minion)) => Payload::Return { jid, minion, load: data },
-                None => Payload::Event { tag, data },
+                Some((jid, id)) => Payload { id, ..Payload::new(Kind::Return, jid, data) },
+                None => Payload { tag, ..Payload::new(Kind::Event, "", data) },
             }
         }
-        Kind::Load | Kind::ReturnLoad => Payload::Load {
-            jid: text("jid", value("jid")?)?,
-            load: map("load", value("load")?)?,
+        Kind::Load | Kind::ReturnLoad => Payload {
             minions: list("minions", value("minions")?)?,
+            ..Payload::new(Kind::Load, text("jid", value("jid")?)?, map("load", value("load")?)?)
         },
-        Kind::Minions => Payload::Minions {
-            jid: text("jid", value("jid")?)?,
+        Kind::Minions => Payload {
             minions: list("minions", value("minions")?)?,
-            syndic: value("syndic")?.and_then(|syndic| syndic.as_str().map(str::to_owned)),
+            id: value("syndic")?.and_then(|syndic| syndic.as_str().map(str::to_owned)).unwrap_or_default(),
+            ..Payload::new(kind, text("jid", value("jid")?)?, Vec::new())
         },
-        Kind::Return => Payload::Return {
-            jid: text("jid", value("jid")?)?,
-            minion: text("minion", value("minion")?)?,
-            load: map("data", value("data")?)?,
+        Kind::Return => Payload {
+            id: text("minion", value("minion")?)?,
+            ..Payload::new(kind, text("jid", value("jid")?)?, map("data", value("data")?)?)
         },
-        Kind::Endtime => Payload::Endtime {
-            jid: text("jid", value("jid")?)?,
-            endtime: text("endtime", value("endtime")?)?,
-        },
-        Kind::NoCache => Payload::NoCache { jid: text("jid", value("jid")?)? },
-        Kind::Register => Payload::Register { data: packed(&value("data")?.unwrap_or(Value::Nil))? },
+        Kind::Endtime => Payload::endtime(text("jid", value("jid")?)?, &text("endtime", value("endtime")?)?),
+        Kind::NoCache => Payload::nocache(text("jid", value("jid")?)?),
+        Kind::Register => Payload::new(kind, "", packed(&value("data")?.unwrap_or(Value::Nil))?),
         Kind::Event | Kind::JobNew | Kind::Gap | Kind::Reaction | Kind::SeenOnBus => {
             return Err(format!("{name} requires `on_bus`"));
         }
@@ -183,7 +178,7 @@ fn returned(tag: &[u8], data: &[u8]) -> Option<(String, String)> {
     (fired && tag == format!("salt/job/{jid}/ret/{minion}").as_bytes()).then_some((jid, minion))
 }
 
-fn packed(value: &Value) -> Result<Vec<u8>, String> {
+pub(super) fn packed(value: &Value) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     rmpv::encode::write_value(&mut bytes, value).map_err(|error| error.to_string())?;
     // Values nested too deeply could not be read again.

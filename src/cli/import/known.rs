@@ -11,6 +11,7 @@ use super::equality::Equality;
 use super::item::Payload;
 use crate::api::client::{Client, ClientError, args};
 use crate::limits::LIST_ROWS_MAX;
+use crate::model::Kind;
 use crate::wire::msgpack;
 use crate::wire::salt_event::peek;
 
@@ -20,7 +21,7 @@ pub(super) struct StoredJob {
     loads: HashSet<u64>,
     minions: HashSet<Vec<u8>>,
     answers: HashSet<(String, u64)>,
-    endtime: Option<String>,
+    has_endtime: bool,
     nocache: bool,
 }
 
@@ -46,7 +47,8 @@ impl StoredJob {
             "return" if entry["confirmed"].as_bool() != Some(false) => {
                 self.answers.insert((text("minion").to_owned(), answer(equality, body)));
             }
-            "endtime" => self.endtime = msgpack::as_text(body).map(str::to_owned),
+            // It takes precedence: an imported one is older.
+            "endtime" => self.has_endtime = true,
             "nocache" => self.nocache = true,
             _ => {}
         }
@@ -54,28 +56,21 @@ impl StoredJob {
 
     /// Adds an item, and returns whether it contains new data. A load with only new minions is replaced by these.
     pub(super) fn add_new(&mut self, equality: Equality, payload: &mut Payload) -> bool {
-        match payload {
-            Payload::Load { jid, load, minions } => {
-                let is_new = self.loads.insert(equality.of(load));
-                let more = self.add_minions(minions);
+        match payload.kind {
+            Kind::Load => {
+                let is_new = self.loads.insert(equality.of(&payload.body));
+                let more = self.add_minions(&payload.minions);
                 if !is_new && more {
-                    let minions = std::mem::take(minions);
-                    *payload = Payload::Minions { jid: jid.clone(), minions, syndic: None };
+                    payload.kind = Kind::Minions;
+                    payload.body.clear();
                 }
                 is_new || more
             }
-            Payload::Minions { minions, .. } => self.add_minions(minions),
-            Payload::Return { minion, load, .. } => {
-                self.answers.insert((minion.clone(), answer(equality, load)))
-            }
-            Payload::Endtime { endtime, .. } => {
-                // A stored end time takes precedence: the imported one is older.
-                let is_new = self.endtime.is_none();
-                self.endtime.get_or_insert_with(|| endtime.clone());
-                is_new
-            }
-            Payload::NoCache { .. } => !std::mem::replace(&mut self.nocache, true),
-            Payload::Event { .. } | Payload::Register { .. } => true,
+            Kind::Minions => self.add_minions(&payload.minions),
+            Kind::Return => self.answers.insert((payload.id.clone(), answer(equality, &payload.body))),
+            Kind::Endtime => !std::mem::replace(&mut self.has_endtime, true),
+            Kind::NoCache => !std::mem::replace(&mut self.nocache, true),
+            _ => true,
         }
     }
 

@@ -29,7 +29,7 @@ use anyhow::{Context as _, bail};
 use super::feed::Feed;
 use super::item::{ImportItem, Payload};
 use crate::limits::{ENTRY_BYTES_MAX, IMPORT_JOBS_SORTED, NAME_BYTES_MAX, RMPV_DEPTH_MAX};
-use crate::model::JidKey;
+use crate::model::{JidKey, Kind};
 use crate::store::tools::Watch;
 use crate::wire::msgpack::{self, Reader, Writer};
 use crate::wire::salt_event::peek;
@@ -269,7 +269,7 @@ impl Reading<'_> {
         };
         let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if items.iter().any(|path| name(path) == "nocache") {
-            self.push(&dir.join("nocache"), Payload::NoCache { jid: self.jid.to_owned() })?;
+            self.push(&dir.join("nocache"), Payload::nocache(self.jid))?;
         }
         self.load(dir)?;
         let mut answers: Vec<(Option<i64>, PathBuf)> = Vec::new();
@@ -295,8 +295,7 @@ impl Reading<'_> {
         match read(&path, NAME_BYTES_MAX).map(|text| text.map(String::from_utf8)) {
             Ok(None) => {}
             Ok(Some(Ok(text))) => {
-                let (jid, endtime) = (self.jid.to_owned(), text.trim_matches('\n').to_owned());
-                self.push(&path, Payload::Endtime { jid, endtime })?;
+                self.push(&path, Payload::endtime(self.jid, text.trim_matches('\n')))?;
             }
             Ok(Some(Err(_))) => self.feed.skip(&path.display().to_string(), "not text"),
             Err(why) => self.feed.skip(&path.display().to_string(), &why),
@@ -305,8 +304,7 @@ impl Reading<'_> {
     }
 
     fn push(&mut self, path: &Path, payload: Payload) -> anyhow::Result<()> {
-        let of_jid =
-            self.started.filter(|_| matches!(payload, Payload::Load { .. } | Payload::NoCache { .. }));
+        let of_jid = self.started.filter(|_| matches!(payload.kind, Kind::Load | Kind::NoCache));
         let at = of_jid.or_else(|| mtime(path)).or(self.started).unwrap_or(i64::MAX);
         self.feed.push(ImportItem { at, origin: path.display().to_string(), payload })
     }
@@ -335,7 +333,7 @@ impl Reading<'_> {
         };
         self.fun = peek(&load).fun.map(str::to_owned);
         let minions = self.names(&minions_path).unwrap_or_default();
-        self.push(&path, Payload::Load { jid: self.jid.to_owned(), load, minions })
+        self.push(&path, Payload { minions, ..Payload::new(Kind::Load, self.jid, load) })
     }
 
     fn names(&mut self, path: &Path) -> Option<Vec<u8>> {
@@ -347,8 +345,8 @@ impl Reading<'_> {
 
     fn minions(&mut self, path: &Path, syndic: Option<&str>) -> anyhow::Result<()> {
         let Some(minions) = self.names(path) else { return Ok(()) };
-        let (jid, syndic) = (self.jid.to_owned(), syndic.map(str::to_owned));
-        self.push(path, Payload::Minions { jid, minions, syndic })
+        let id = syndic.unwrap_or_default().to_owned();
+        self.push(path, Payload { id, minions, ..Payload::new(Kind::Minions, self.jid, Vec::new()) })
     }
 
     fn answer(&mut self, dir: &Path) -> anyhow::Result<()> {
@@ -360,7 +358,7 @@ impl Reading<'_> {
         let Some(value) = self.value(&path, "", |_| true) else { return Ok(()) };
         let out = self.value(&dir.join("out.p"), "", |_| true);
         let load = return_of(self.jid, &minion, self.fun.as_deref(), &value, out.as_deref());
-        self.push(&path, Payload::Return { jid: self.jid.to_owned(), minion, load })
+        self.push(&path, Payload { id: minion, ..Payload::new(Kind::Return, self.jid, load) })
     }
 }
 

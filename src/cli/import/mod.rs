@@ -15,13 +15,13 @@ mod pgjsonb;
 
 use std::path::PathBuf;
 
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Map, json};
 
 use self::equality::Equality;
 pub(super) use self::feed::entries_args;
 use self::feed::{Feed, ImportStats};
 pub(super) use self::jsonl::VERSION as JSONL_VERSION;
-use super::format::output::{Format, Output};
+use super::format::output::show;
 use super::format::progress::{Bar, Unit};
 use super::format::when::When;
 use super::{Exit, Finding, Global, ask};
@@ -135,9 +135,16 @@ const KINDS: [(Kind, &str); 7] = [
 
 fn report(global: &Global, stats: &ImportStats, seconds: f64) -> anyhow::Result<()> {
     let (stored, known) = stats.totals();
-    let mut out = Output::new(global.output);
     let of = |kind: &Kind| stats.by_kind.get(kind).copied().unwrap_or_default();
-    if out.format == Format::Table {
+    let counts = |(kind, name): &(Kind, &str)| {
+        let (stored, known) = of(kind);
+        ((*name).to_owned(), json!({ "stored": stored, "known": known }))
+    };
+    let document = json!({
+        "stored": stored, "known": known, "skipped": stats.skipped, "older_than_kept": stats.too_old,
+        "seconds": seconds, "kinds": KINDS.iter().map(counts).collect::<Map<_, _>>(),
+    });
+    show(global.output, &document, |out| {
         for (kind, name) in KINDS {
             let (new, known) = of(&kind);
             if new + known > 0 {
@@ -155,18 +162,6 @@ fn report(global: &Global, stats: &ImportStats, seconds: f64) -> anyhow::Result<
                 "old", stats.too_old
             ))?;
         }
-        return Ok(out.flush()?);
-    }
-    let kinds: Map<String, Json> = KINDS
-        .iter()
-        .map(|(kind, name)| {
-            let (stored, known) = of(kind);
-            ((*name).to_owned(), json!({ "stored": stored, "known": known }))
-        })
-        .collect();
-    out.json(&json!({
-        "stored": stored, "known": known, "skipped": stats.skipped, "older_than_kept": stats.too_old,
-        "seconds": seconds, "kinds": kinds,
-    }))?;
-    Ok(out.flush()?)
+        Ok(())
+    })
 }

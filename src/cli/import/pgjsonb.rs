@@ -7,15 +7,15 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, bail};
-use rmpv::Value;
-use serde_json::Value as Json;
 
 use super::super::BadUsage;
 use super::feed::Feed;
 use super::item::{ImportItem, Payload};
-use crate::limits::{JSON_LINE_BYTES_MAX, RMPV_DEPTH_MAX};
-use crate::model::JidKey;
+use super::jsonl;
+use crate::limits::JSON_LINE_BYTES_MAX;
+use crate::model::{JidKey, Kind};
 use crate::store::tools::Watch;
+use crate::wire::json::plain_value;
 use crate::wire::msgpack::{self, Writer};
 
 /// Loads and returns by job, each load first. A load has the time of its jid, or of the job's first return.
@@ -68,7 +68,8 @@ pub(super) fn import(
             let origin = format!("salt_events, {id}");
             match (packed(data), at.parse()) {
                 (Ok(data), Ok(at)) => {
-                    let payload = Payload::Event { tag: tag.clone().into_bytes(), data };
+                    let tag = tag.clone().into_bytes();
+                    let payload = Payload { tag, ..Payload::new(Kind::Event, "", data) };
                     feed.push(ImportItem { at, origin, payload })
                 }
                 (Err(why), _) => {
@@ -89,53 +90,31 @@ fn job_item(is_load: bool, [jid, id, body]: [&str; 3], at: &str) -> Result<(i64,
     let of_jid = JidKey::of(jid).time().map(|at| at.0);
     let of_row = at.parse().ok();
     let body = packed(body)?;
-    let jid = jid.to_owned();
     if msgpack::Reader::new(&body).map().is_err() {
         return Err("not an object".to_owned());
     }
     if is_load {
         // Without any time, the feed uses the current one.
         let at = of_jid.or(of_row).unwrap_or(i64::MAX);
-        return Ok((at, Payload::Load { jid, load: body, minions: Vec::new() }));
+        return Ok((at, Payload::new(Kind::Load, jid, body)));
     }
     // The columns `jid` and `id` take precedence. The column `success` is ignored: it is false if the minion sent none.
     let pairs: Vec<_> = msgpack::pairs(&body)
         .filter(|(key, _)| !matches!(msgpack::as_text(key), Some("jid" | "id")))
         .collect();
     let mut w = Writer::new();
-    w.map(pairs.len() + 2).str("jid").str(&jid).str("id").str(id);
+    w.map(pairs.len() + 2).str("jid").str(jid).str("id").str(id);
     for (key, value) in pairs {
         w.raw(key).raw(value);
     }
     let at = of_row.or(of_jid).unwrap_or(i64::MAX);
-    Ok((at, Payload::Return { jid, minion: id.to_owned(), load: w.into_bytes() }))
+    Ok((at, Payload { id: id.to_owned(), ..Payload::new(Kind::Return, jid, w.into_bytes()) }))
 }
 
 /// Converts JSON of the database to msgpack. Keys that start with `$` have no special meaning.
 fn packed(text: &str) -> Result<Vec<u8>, String> {
-    let json: Json = serde_json::from_str(text).map_err(|error| format!("invalid JSON: {error}"))?;
-    let mut bytes = Vec::new();
-    rmpv::encode::write_value(&mut bytes, &value(json)).map_err(|error| error.to_string())?;
-    rmpv::decode::read_value_with_max_depth(&mut bytes.as_slice(), RMPV_DEPTH_MAX)
-        .map_err(|error| error.to_string())?;
-    Ok(bytes)
-}
-
-fn value(json: Json) -> Value {
-    match json {
-        Json::Null => Value::Nil,
-        Json::Bool(flag) => Value::from(flag),
-        Json::Number(number) => match (number.as_i64(), number.as_u64()) {
-            (Some(number), _) => Value::from(number),
-            (None, Some(number)) => Value::from(number),
-            (None, None) => Value::from(number.as_f64().unwrap_or(f64::NAN)),
-        },
-        Json::String(text) => Value::from(text),
-        Json::Array(items) => Value::Array(items.into_iter().map(value).collect()),
-        Json::Object(pairs) => {
-            Value::Map(pairs.into_iter().map(|(key, of)| (Value::from(key), value(of))).collect())
-        }
-    }
+    let json = serde_json::from_str(text).map_err(|error| format!("invalid JSON: {error}"))?;
+    jsonl::packed(&plain_value(json))
 }
 
 /// A connection string of `psql` without a password, which `psql` reads from its environment or a file.

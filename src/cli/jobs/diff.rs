@@ -1,16 +1,16 @@
 //! `saltcellar jobs diff`: compares two runs of a job.
 
 use anyhow::Context as _;
-use rmpv::Value;
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
+use similar::{Algorithm, ChangeTag, capture_diff_slices};
 
-use super::super::format::nested::{leaf, nested};
-use super::super::format::output::{Format, Output};
-use super::super::format::when::{iso_in, short};
+use super::super::format::fields::Fields as _;
+use super::super::format::nested::nested;
+use super::super::format::output::{Output, show_rows};
+use super::super::format::when::short;
 use super::super::{Global, ask, finding};
 use super::states::result;
-use super::{arg, field, fun, list_of, returned, tgt};
-use crate::wire::json::to_json;
+use super::{arg, returned};
 
 const EXAMPLES: &str = "\
 With one JID, compares it with the previous run: same function, arguments, target and user. Durations and times of day \
@@ -41,34 +41,20 @@ pub(in crate::cli) struct Args {
 }
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
-    let mut client = ask::connect(global)?;
-    let (with, jid) = match args.jids.as_slice() {
-        [earlier, later] => (Value::from(earlier.as_str()), later),
-        [later, ..] => (Value::Nil, later),
-        [] => return Ok(()),
+    let [with, jid] = match args.jids.as_slice() {
+        [earlier, later] => [Some(earlier), Some(later)],
+        jids => [None, jids.first()],
     };
-    let minion = args.minion.as_deref().map_or(Value::Nil, Value::from);
-    let call_args = [("jid", Value::from(jid.as_str())), ("with", with), ("minion", minion)];
-    let answer =
-        ask::call_paged(&mut client, "job_diff", "minions", &call_args).context("compare the jobs")?;
-    let mut found = to_json(&answer);
-    for run in ["a", "b"] {
-        if let Some(job) = found.get_mut(run) {
-            iso_in(job);
-        }
-    }
+    let call_args = json!({ "jid": jid, "with": with, "minion": args.minion });
+    let mut client = ask::connect(global)?;
+    let mut found =
+        ask::call_paged(&mut client, "job_diff", "minions", call_args).context("compare the jobs")?;
     // `same` counts only the minions of the first page.
     if let Some(found) = found.as_object_mut() {
-        found.remove("same");
+        found.shift_remove("same");
     }
-    let mut out = Output::new(global.output);
-    match out.format {
-        Format::Json => out.json(&found)?,
-        Format::Jsonl => list_of(&found, "minions").iter().try_for_each(|one| out.json(one))?,
-        Format::Table => table(&mut out, &found)?,
-    }
-    out.flush()?;
-    let count = list_of(&found, "minions").len();
+    show_rows(global.output, &found, "minions", |out| table(out, &found))?;
+    let count = found.list("minions").len();
     if args.exit_code && count > 0 {
         return Err(finding(format!("the returns of {count} minions differ")));
     }
@@ -76,32 +62,29 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 }
 
 fn table(out: &mut Output, found: &Json) -> anyhow::Result<()> {
-    let nothing = Json::Null;
     for name in ["a", "b"] {
-        let job = found.get(name).unwrap_or(&nothing);
-        let time = job.get("time").map(short).unwrap_or_default();
-        let what = [fun(job), arg(job), format!("on {}", tgt(job))].join(" ").replace("  ", " ");
-        let came = format!("{} returned, {} failed", returned(job), field(job, "failed"));
-        out.line(&format!("{name}  {}  {time} UTC  {what}: {came}", field(job, "jid")))?;
+        let job = found.of(name);
+        let what =
+            [job.joined("fun"), arg(job), format!("on {}", job.joined("tgt"))].join(" ").replace("  ", " ");
+        let came = format!("{} returned, {} failed", returned(job), job.leaf("failed"));
+        let time = short(job.of("time"));
+        out.line(&format!("{name}  {}  {time} UTC  {what}: {came}", job.leaf("jid")))?;
     }
-    let minions = list_of(found, "minions");
-    if minions.is_empty() {
+    if found.list("minions").is_empty() {
         out.line("")?;
         out.line("no differences")?;
     }
-    for one in minions {
+    for one in found.list("minions") {
         out.line("")?;
-        let minion = field(one, "minion");
-        let [a, b] = ["a", "b"].map(|name| one.get(name).unwrap_or(&nothing));
-        match field(one, "what").as_str() {
+        let minion = one.leaf("minion");
+        let [a, b] = ["a", "b"].map(|name| one.of(name));
+        match one.text("what") {
             "appeared" => out.heading(&format!("{minion}: only in the later run ({})", outcome(b)))?,
             "went" => out.heading(&format!("{minion}: only in the earlier run ({})", outcome(a)))?,
             "result" => out.heading(&format!("{minion}: {} -> {}", outcome(a), outcome(b)))?,
             _ => out.heading(&format!("{minion}: different return"))?,
         }
-        for state in list_of(one, "states") {
-            state_lines(out, state)?;
-        }
+        one.list("states").iter().try_for_each(|state| state_lines(out, state))?;
         if let (Some(a), Some(b)) = (a.get("return"), b.get("return")) {
             value_lines(out, a, b, 4)?;
         }
@@ -110,32 +93,28 @@ fn table(out: &mut Output, found: &Json) -> anyhow::Result<()> {
 }
 
 fn outcome(answer: &Json) -> String {
-    let word =
-        if answer.get("failed").and_then(Json::as_bool) == Some(true) { "failed" } else { "succeeded" };
-    match answer.get("retcode").filter(|code| !code.is_null()) {
-        Some(code) => format!("{word}, retcode {}", leaf(code)),
-        None => word.to_owned(),
+    let word = if answer.is("failed") { "failed" } else { "succeeded" };
+    match answer.of("retcode") {
+        Json::Null => word.to_owned(),
+        _ => format!("{word}, retcode {}", answer.leaf("retcode")),
     }
 }
 
 fn state_lines(out: &mut Output, state: &Json) -> anyhow::Result<()> {
-    let nothing = Json::Null;
-    let [a, b] = ["a", "b"].map(|name| state.get(name).unwrap_or(&nothing));
+    let [a, b] = ["a", "b"].map(|name| state.of(name));
     let one = if b.is_null() { a } else { b };
-    let (id, function) = (field(one, "id"), field(one, "fun"));
+    let (id, function) = (one.leaf("id"), one.leaf("fun"));
     let head = if function.is_empty() { "states".to_owned() } else { format!("{id} ({function})") };
-    let comment = |state: &Json| state.get("comment").map(|comment| nested(comment, 8)).unwrap_or_default();
-    let changes = |state: &Json| state.get("changes").cloned().unwrap_or_default();
-    match field(state, "what").as_str() {
+    match state.text("what") {
         "appeared" => out.line(&format!("    + {head}: {}", result(b)))?,
         "went" => out.line(&format!("    - {head}: {}", result(a)))?,
         "result" => {
             out.line(&format!("    ! {head}: {} -> {}", result(a), result(b)))?;
-            out.text(&comment(b))?;
+            out.text(&b.get("comment").map(|comment| nested(comment, 8)).unwrap_or_default())?;
         }
         _ => {
             out.line(&format!("    ~ {head}: {} -> {}", result(a), result(b)))?;
-            value_lines(out, &changes(a), &changes(b), 8)?;
+            value_lines(out, a.of("changes"), b.of("changes"), 8)?;
         }
     }
     Ok(())
@@ -158,49 +137,20 @@ fn value_lines(out: &mut Output, a: &Json, b: &Json, indent: usize) -> anyhow::R
     Ok(())
 }
 
-/// The lines that differ, in order, by longest common subsequence.
+/// The lines that differ, in order.
 fn changed_lines<'a>(a: &[&'a str], b: &[&'a str]) -> Vec<(char, &'a str)> {
-    let begin = a.iter().zip(b).take_while(|(a, b)| a == b).count();
-    let (a, b) = (a.get(begin..).unwrap_or_default(), b.get(begin..).unwrap_or_default());
-    let end = a.iter().rev().zip(b.iter().rev()).take_while(|(a, b)| a == b).count();
-    let a = a.get(..a.len() - end).unwrap_or_default();
-    let b = b.get(..b.len() - end).unwrap_or_default();
-    let all = |mark, lines: &[&'a str]| lines.iter().map(|line| (mark, *line)).collect::<Vec<_>>();
     if a.len().max(b.len()) > LINES_MAX {
+        let all = |mark, lines: &[&'a str]| lines.iter().map(|line| (mark, *line)).collect::<Vec<_>>();
         return [all('-', a), all('+', b)].concat();
     }
-    // `common[i * width + j]` is the length of the longest common subsequence of `a[i..]` and `b[j..]`.
-    let width = b.len() + 1;
-    let mut common = vec![0_u32; (a.len() + 1) * width];
-    let at = |common: &[u32], i: usize, j: usize| common.get(i * width + j).copied().unwrap_or(0);
-    for (i, one) in a.iter().enumerate().rev() {
-        for (j, other) in b.iter().enumerate().rev() {
-            let length = if one == other {
-                at(&common, i + 1, j + 1) + 1
-            } else {
-                at(&common, i + 1, j).max(at(&common, i, j + 1))
-            };
-            if let Some(cell) = common.get_mut(i * width + j) {
-                *cell = length;
-            }
-        }
-    }
-    let (mut i, mut j) = (0, 0);
-    let mut changed = Vec::new();
-    while let (Some(one), Some(other)) = (a.get(i), b.get(j)) {
-        if one == other {
-            (i, j) = (i + 1, j + 1);
-        } else if at(&common, i + 1, j) >= at(&common, i, j + 1) {
-            changed.push(('-', *one));
-            i += 1;
-        } else {
-            changed.push(('+', *other));
-            j += 1;
-        }
-    }
-    changed.extend(all('-', a.get(i..).unwrap_or_default()));
-    changed.extend(all('+', b.get(j..).unwrap_or_default()));
-    changed
+    let ops = capture_diff_slices(Algorithm::Myers, a, b);
+    let changes = ops.iter().flat_map(|op| op.iter_changes(a, b));
+    let changed = changes.filter_map(|change| match change.tag() {
+        ChangeTag::Delete => Some(('-', change.value())),
+        ChangeTag::Insert => Some(('+', change.value())),
+        ChangeTag::Equal => None,
+    });
+    changed.collect()
 }
 
 #[cfg(test)]

@@ -6,12 +6,12 @@ mod states;
 mod watch;
 
 use anyhow::Context;
-use rmpv::Value;
 use serde_json::{Value as Json, json};
 
-use super::ask::{ListCall, Pages};
+use super::ask::{ListCall, Order, Pages};
+use super::format::fields::Fields as _;
 use super::format::nested::leaf;
-use super::format::output::{Format, Output};
+use super::format::output::{Format, Output, show as show_answer};
 use super::format::table::{Column, Table};
 use super::format::when::{TimeRange, short};
 use super::{Global, ask};
@@ -34,7 +34,7 @@ pub(super) enum Jobs {
 }
 
 /// Flags of `jobs list`.
-#[derive(clap::Args)]
+#[derive(clap::Args, serde::Serialize)]
 #[command(after_long_help = LIST_EXAMPLES)]
 pub(super) struct Filter {
     /// Maximum number of jobs
@@ -58,11 +58,14 @@ pub(super) struct Filter {
     result: Option<String>,
     /// Only jobs with this metadata; if repeated, all must match
     #[arg(long, value_name = "KEY=GLOB", value_parser = key_and_glob)]
+    #[serde(serialize_with = "as_map")]
     metadata: Vec<(String, String)>,
     /// Only job ids with this prefix, such as 20261121 for one day
     #[arg(long = "jid", value_name = "PREFIX")]
+    #[serde(rename = "jid")]
     prefix: Option<String>,
     #[command(flatten)]
+    #[serde(flatten)]
     when: TimeRange,
     /// Only jobs before this one
     #[arg(long, value_name = "JID")]
@@ -106,7 +109,16 @@ fn key_and_glob(text: &str) -> Result<(String, String), String> {
     Ok((key.to_owned(), glob.to_owned()))
 }
 
-const LIST_CALL: ListCall = ListCall { call: "jobs_list", rows: "jobs", cursor: "jid" };
+fn as_map<S: serde::Serializer>(pairs: &[(String, String)], to: S) -> Result<S::Ok, S::Error> {
+    if pairs.is_empty() {
+        to.serialize_none()
+    } else {
+        to.collect_map(pairs.iter().map(|(key, glob)| (key, glob)))
+    }
+}
+
+pub(super) const LIST_CALL: ListCall =
+    ListCall { call: "jobs_list", rows: "jobs", cursor: "jid", operation: "list the jobs" };
 
 pub(super) fn run(global: &Global, jobs: Jobs) -> anyhow::Result<()> {
     match jobs {
@@ -127,35 +139,7 @@ pub(super) fn unknown(jid: &str) -> anyhow::Error {
     anyhow::anyhow!("unknown job {shown}{rest}")
 }
 
-impl Filter {
-    fn pages(self, global: &Global) -> anyhow::Result<Pages> {
-        let client = ask::connect(global)?;
-        let text = |value: Option<String>| value.map_or(Value::Nil, Value::from);
-        let metadata = self.metadata.into_iter().map(|(key, glob)| (Value::from(key), Value::from(glob)));
-        let metadata: Vec<_> = metadata.collect();
-        let mut filter_args = vec![
-            ("user", text(self.user)),
-            ("fun", text(self.fun)),
-            ("tgt", text(self.tgt)),
-            ("minion", text(self.minion)),
-            ("result", text(self.result)),
-            ("metadata", if metadata.is_empty() { Value::Nil } else { Value::Map(metadata) }),
-            ("jid", text(self.prefix)),
-            ("find_job", if self.find_job { Value::from(true) } else { Value::Nil }),
-        ];
-        filter_args.extend(self.when.arguments());
-        Ok(Pages::new(client, LIST_CALL, filter_args, text(self.before), self.limit))
-    }
-}
-
 fn list(global: &Global, filter: Filter) -> anyhow::Result<()> {
-    let mut pages = filter.pages(global)?;
-    let mut out = Output::new(global.output);
-    let operation = "list the jobs";
-    if out.format != Format::Table {
-        print_json(&mut out, &mut pages, LIST_CALL.rows).context(operation)?;
-        return Ok(out.flush()?);
-    }
     let mut table = Table::new([
         Column::left("JID"),
         Column::left("TIME (UTC)").drop_order(3),
@@ -166,47 +150,35 @@ fn list(global: &Global, filter: Filter) -> anyhow::Result<()> {
         Column::right("FAILED"),
         Column::truncated("ARG").drop_order(1),
     ]);
-    let mut first = true;
-    loop {
-        let rows = pages.next().context(operation)?;
-        if rows.is_empty() && !first {
-            return Ok(out.flush()?);
-        }
-        first = false;
-        table.print(&mut out, &rows.iter().map(row).collect::<Vec<_>>())?;
-    }
+    Pages::new(global, LIST_CALL, filter)?.print(global.output, Order::NewestFirst, |out, rows| {
+        Ok(table.print(out, &rows.iter().map(row).collect::<Vec<_>>())?)
+    })
 }
 
 fn missing_of(client: &mut crate::api::client::Client, jid: &str) -> anyhow::Result<Json> {
-    let pairs = [("jid", Value::from(jid)), ("limit", Value::from(0))];
-    let job = ask::call(client, "job_show", pairs).context("list the missing minions")?;
+    let operation = "list the missing minions";
+    let job = ask::call(client, "job_show", json!({ "jid": jid, "limit": 0 })).context(operation)?;
     if job.is_null() {
-        return Err(unknown(jid).context("list the missing minions"));
+        return Err(unknown(jid).context(operation));
     }
     Ok(job)
 }
 
 fn missing(global: &Global, jid: &str) -> anyhow::Result<()> {
     let job = missing_of(&mut ask::connect(global)?, jid)?;
-    let mut out = Output::new(global.output);
-    let missing = list_of(&job, "missing");
-    if out.format == Format::Table {
-        for minion in missing {
-            out.line(&leaf(minion))?;
-        }
-    } else {
-        let field = |name: &str| job.get(name).cloned().unwrap_or_default();
-        let (expected, returned) = (field("expected"), field("returned"));
-        out.json(
-            &json!({ "jid": field("jid"), "expected": expected, "returned": returned, "missing": missing }),
-        )?;
-    }
-    Ok(out.flush()?)
+    let answer: serde_json::Map<_, _> = ["jid", "expected", "returned", "missing"]
+        .into_iter()
+        .map(|name| (name.to_owned(), job.of(name).clone()))
+        .collect();
+    show_answer(global.output, &answer.into(), |out| {
+        job.list("missing").iter().try_for_each(|minion| out.line(&leaf(minion)))?;
+        Ok(())
+    })
 }
 
 fn list_missing(global: &Global, filter: Filter) -> anyhow::Result<()> {
     let filter = Filter { result: Some("missing".to_owned()), ..filter };
-    let mut pages = filter.pages(global)?;
+    let mut pages = Pages::new(global, LIST_CALL, filter)?;
     let mut client = ask::connect(global)?;
     let mut out = Output::new(global.output);
     let mut table = Table::new([
@@ -220,33 +192,25 @@ fn list_missing(global: &Global, filter: Filter) -> anyhow::Result<()> {
     ]);
     let mut first = true;
     loop {
-        let rows = pages.next().context("list the jobs")?;
+        let rows = pages.next()?;
         if rows.is_empty() && !(first && out.format == Format::Table) {
             return Ok(out.flush()?);
         }
         first = false;
         let mut cells = Vec::new();
         for mut job in rows {
-            let shown_job = missing_of(&mut client, &field(&job, "jid"))?;
-            let missing = list_of(&shown_job, "missing");
-            if out.format == Format::Table {
-                let minions = missing.iter().map(leaf).collect::<Vec<_>>().join(",");
-                let time = job.get("time").map(short).unwrap_or_default();
-                cells.push(vec![
-                    field(&job, "jid"),
-                    time,
-                    fun(&job),
-                    tgt(&job),
-                    returned(&job),
-                    missing.len().to_string(),
-                    minions,
-                ]);
-            } else {
-                if let Some(job) = job.as_object_mut() {
-                    job.insert("missing".to_owned(), missing.into());
-                }
-                out.json(&job)?;
+            let missing = missing_of(&mut client, job.text("jid"))?.of("missing").clone();
+            if let Some(job) = job.as_object_mut() {
+                job.insert("missing".to_owned(), missing);
             }
+            if out.format != Format::Table {
+                out.json(&job)?;
+                continue;
+            }
+            let mut row = row(&job);
+            row.truncate(4);
+            row.extend([returned(&job), job.list("missing").len().to_string(), job.joined("missing")]);
+            cells.push(row);
         }
         if out.format == Format::Table {
             table.print(&mut out, &cells)?;
@@ -255,55 +219,31 @@ fn list_missing(global: &Global, filter: Filter) -> anyhow::Result<()> {
 }
 
 fn returned(job: &Json) -> String {
-    match job.get("expected").and_then(Json::as_u64) {
-        Some(expected) => format!("{}/{expected}", field(job, "returned")),
-        None => field(job, "returned"),
+    match job.of("expected").as_u64() {
+        Some(expected) => format!("{}/{expected}", job.leaf("returned")),
+        None => job.leaf("returned"),
     }
 }
 
 fn row(job: &Json) -> Vec<String> {
-    let time = job.get("time").map(short).unwrap_or_default();
     vec![
-        field(job, "jid"),
-        time,
-        fun(job),
-        tgt(job),
-        field(job, "user"),
+        job.leaf("jid"),
+        short(job.of("time")),
+        job.joined("fun"),
+        job.joined("tgt"),
+        job.leaf("user"),
         returned(job),
-        field(job, "failed"),
+        job.leaf("failed"),
         arg(job),
     ]
 }
 
-fn field(row: &Json, name: &str) -> String {
-    row.get(name).map(leaf).unwrap_or_default()
-}
-
-/// Formats the target as on Salt's command line.
-fn tgt(job: &Json) -> String {
-    match job.get("tgt") {
-        Some(Json::Array(minions)) => minions.iter().map(leaf).collect::<Vec<_>>().join(","),
-        Some(other) => leaf(other),
-        None => String::new(),
-    }
-}
-
-/// Formats the function, or the functions of a compound job.
-fn fun(job: &Json) -> String {
-    match job.get("fun") {
-        Some(Json::Array(names)) => names.iter().map(leaf).collect::<Vec<_>>().join(","),
-        Some(other) => leaf(other),
-        None => String::new(),
-    }
-}
-
 fn arg(job: &Json) -> String {
-    match job.get("arg") {
-        Some(Json::Array(items)) => {
+    match job.of("arg") {
+        Json::Array(items) => {
             items.iter().map(argument).filter(|text| !text.is_empty()).collect::<Vec<_>>().join(" ")
         }
-        Some(other) => leaf(other),
-        None => String::new(),
+        other => leaf(other),
     }
 }
 
@@ -317,38 +257,4 @@ fn argument(arg: &Json) -> String {
         }
         _ => leaf(arg),
     }
-}
-
-/// Prints a list as `{"jobs": [...], "more": bool}` with one row per line, or as `jsonl` with rows only.
-pub(super) fn print_json(out: &mut Output, pages: &mut Pages, name: &str) -> anyhow::Result<()> {
-    let document = out.format == Format::Json;
-    if document {
-        out.text(&format!("{{{}: [", json!(name)))?;
-    }
-    let mut first = true;
-    loop {
-        let rows = pages.next()?;
-        if rows.is_empty() {
-            break;
-        }
-        for row in &rows {
-            if document {
-                out.text(if first { "\n" } else { ",\n" })?;
-                out.json_compact(row)?;
-            } else {
-                out.json(row)?;
-            }
-            first = false;
-        }
-        // The next page may be slow.
-        out.flush()?;
-    }
-    if document {
-        out.rendered(&format!("{}], \"more\": {}}}", if first { "" } else { "\n" }, pages.more))?;
-    }
-    Ok(())
-}
-
-fn list_of<'a>(job: &'a Json, name: &str) -> &'a [Json] {
-    job.get(name).and_then(Json::as_array).map_or(&[], Vec::as_slice)
 }

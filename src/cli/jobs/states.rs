@@ -1,15 +1,14 @@
 //! `saltcellar jobs states`: lists the states of jobs.
 
 use anyhow::Context as _;
-use rmpv::Value;
 use serde_json::{Value as Json, json};
 
+use super::super::format::fields::Fields as _;
 use super::super::format::nested::leaf;
 use super::super::format::output::{Format, Output};
 use super::super::format::table::{Column, Table};
 use super::super::{Global, ask};
-use super::{field, list_of, unknown};
-use crate::wire::json::to_json;
+use super::unknown;
 
 const EXAMPLES: &str = "\
 Prints one row per state and minion of state.apply, state.highstate, state.sls and similar functions, also within \
@@ -23,11 +22,12 @@ Examples:
     xargs saltcellar jobs states --result changed --output jsonl | jq -r .id | sort | uniq -c | sort -rn";
 
 /// Flags of `jobs states`.
-#[derive(clap::Args)]
+#[derive(clap::Args, serde::Serialize)]
 #[command(after_long_help = EXAMPLES)]
 pub(in crate::cli) struct Args {
     /// Job ids
     #[arg(required = true, value_name = "JID")]
+    #[serde(skip)]
     jids: Vec<String>,
     /// Only minions that match this glob
     #[arg(long, value_name = "GLOB")]
@@ -63,35 +63,24 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         columns.insert(0, Column::left("JID").drop_order(4));
     }
     let mut table = Table::new(columns);
-    let text = |value: &Option<String>| value.as_deref().map_or(Value::Nil, Value::from);
     let mut all = Vec::new();
     for jid in &args.jids {
-        let call_args = [
-            ("jid", Value::from(jid.as_str())),
-            ("minion", text(&args.minion)),
-            ("id", text(&args.id)),
-            ("fun", text(&args.fun)),
-            ("sls", text(&args.sls)),
-            ("result", text(&args.result)),
-        ];
+        let mut call_args = serde_json::to_value(args)?;
+        ask::set(&mut call_args, "jid", jid.as_str().into());
         let operation = "list the states";
-        let answer = ask::call_paged(&mut client, "job_states", "states", &call_args).context(operation)?;
-        if answer.is_nil() {
+        let answer = ask::call_paged(&mut client, "job_states", "states", call_args).context(operation)?;
+        if answer.is_null() {
             return Err(unknown(jid).context(operation));
         }
-        let answer = to_json(&answer);
-        let states = list_of(&answer, "states");
-        if out.format == Format::Table {
-            let cells: Vec<_> = states.iter().map(|state| row(jid, state, args.jids.len() > 1)).collect();
-            table.print(&mut out, &cells)?;
-            continue;
-        }
-        for state in states {
-            let mut line = json!({ "jid": jid });
-            if let (Json::Object(line), Json::Object(state)) = (&mut line, state) {
-                line.extend(state.clone());
+        let states = answer.list("states");
+        let mut lines = states.iter().map(|state| ask::with_jid(jid, state));
+        match out.format {
+            Format::Table => {
+                let cells: Vec<_> = states.iter().map(|state| row(jid, state, args.jids.len() > 1)).collect();
+                table.print(&mut out, &cells)?;
             }
-            if out.format == Format::Json { all.push(line) } else { out.json(&line)? }
+            Format::Json => all.extend(lines),
+            Format::Jsonl => lines.try_for_each(|line| out.json(&line))?,
         }
     }
     if out.format == Format::Json {
@@ -101,25 +90,18 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 }
 
 fn row(jid: &str, state: &Json, with_jid: bool) -> Vec<String> {
-    let duration = state.get("duration_ms").and_then(Json::as_f64).map(|ms| format!("{ms:.1}"));
-    let comment = match state.get("comment") {
-        Some(Json::Array(parts)) => parts.iter().map(leaf).collect::<Vec<_>>().join("; "),
-        other => other
-            .and_then(Json::as_str)
-            .unwrap_or_default()
-            .trim()
-            .lines()
-            .next()
-            .unwrap_or_default()
-            .to_owned(),
+    let duration = state.of("duration_ms").as_f64().map(|ms| format!("{ms:.1}"));
+    let comment = match state.of("comment") {
+        Json::Array(parts) => parts.iter().map(leaf).collect::<Vec<_>>().join("; "),
+        comment => comment.as_str().unwrap_or_default().trim().lines().next().unwrap_or_default().to_owned(),
     };
     let mut cells = vec![
-        field(state, "minion"),
+        state.leaf("minion"),
         result(state).to_owned(),
-        field(state, "fun"),
-        field(state, "id"),
+        state.leaf("fun"),
+        state.leaf("id"),
         duration.unwrap_or_default(),
-        field(state, "sls"),
+        state.leaf("sls"),
         comment,
     ];
     if with_jid {
@@ -129,9 +111,8 @@ fn row(jid: &str, state: &Json, with_jid: bool) -> Vec<String> {
 }
 
 pub(super) fn result(state: &Json) -> &'static str {
-    let changed = state.get("changed").and_then(Json::as_bool) == Some(true);
-    match state.get("result").and_then(Json::as_bool) {
-        Some(true) if changed => "changed",
+    match state.of("result").as_bool() {
+        Some(true) if state.is("changed") => "changed",
         Some(true) => "ok",
         Some(false) => "failed",
         None => "none",

@@ -6,15 +6,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use rmpv::Value;
 use serde_json::{Value as Json, json};
 
+use super::super::format::fields::Fields as _;
 use super::super::format::nested::leaf;
-use super::super::format::output::{Format, Output, plain};
-use super::super::format::when::{iso_in, short};
+use super::super::format::output::{Format, Output};
+use super::super::format::when::short;
 use super::super::{Exit, Finding, Global, ask, finding};
-use super::{field, list_of, tgt, unknown};
-use crate::config::parse_duration;
+use super::unknown;
+use crate::model::word::Word as _;
 
 const EXAMPLES: &str = "\
 Exits once all expected minions have returned, or a runner has finished. A terminal shows a status line and the failed \
@@ -49,7 +49,7 @@ pub(in crate::cli) struct Args {
 }
 
 fn timeout(text: &str) -> Result<Duration, String> {
-    parse_duration(text).ok_or_else(|| "expected a duration such as 30s, 10m, 2h or 1d".to_owned())
+    Duration::parse(text).ok_or_else(|| "expected a duration such as 30s, 10m, 2h or 1d".to_owned())
 }
 
 /// State of the job.
@@ -94,32 +94,29 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         let deadline = if known { args.timeout } else { args.timeout.min(KNOWN_WITHIN) };
         let left = deadline.saturating_sub(started.elapsed());
         let wait = left.min(if out.width.is_some() { REDRAW } else { ONE_WAIT });
-        let pairs = [
-            ("jid", Value::from(args.jid.as_str())),
-            ("from", Value::from(from)),
-            ("wait_ms", Value::from(u64::try_from(wait.as_millis()).unwrap_or(0))),
-        ];
+        let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(0);
+        let call_args = json!({ "jid": args.jid, "from": from, "wait_ms": wait_ms });
         let called = Instant::now();
-        let update = ask::call(&mut client, "job_watch", pairs).context(operation)?;
-        let is_update = ["answers", "steps"].iter().any(|name| !list_of(&update, name).is_empty());
+        let update = ask::call(&mut client, "job_watch", call_args).context(operation)?;
+        let is_update = ["answers", "steps"].iter().any(|name| !update.list(name).is_empty());
         if !is_update && called.elapsed() < PAUSE.min(wait) {
             std::thread::sleep(PAUSE);
         }
-        from = update.get("next").and_then(Json::as_u64).unwrap_or(from);
-        if update.get("known").and_then(Json::as_bool) == Some(true) && !known {
+        from = update.of("next").as_u64().unwrap_or(from);
+        if update.is("known") && !known {
             known = true;
             print_heading(&mut out, &args.jid, &update)?;
         }
-        if let Some(minions) = update.get("minions").and_then(Json::as_array) {
+        if update.of("minions").is_array() {
             let expected = job.expected.get_or_insert_default();
-            expected.extend(minions.iter().map(leaf));
+            expected.extend(update.list("minions").iter().map(leaf));
         }
-        job.ended |= update.get("ended").and_then(Json::as_bool) == Some(true);
-        for one in list_of(&update, "steps") {
+        job.ended |= update.is("ended");
+        for one in update.list("steps") {
             step = step_line(&mut out, one)?;
         }
-        let mut answers = list_of(&update, "answers").to_vec();
-        answers.sort_by_key(|answer| answer.get("seq").and_then(Json::as_u64));
+        let mut answers = update.list("answers").to_vec();
+        answers.sort_by_key(|answer| answer.number("seq"));
         for answer in answers {
             print_return(&mut out, &mut job, answer)?;
         }
@@ -148,75 +145,61 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 
 fn print_heading(out: &mut Output, jid: &str, update: &Json) -> anyhow::Result<()> {
     if out.format == Format::Table {
-        let fun = super::fun(update);
-        let tgt = tgt(update);
-        let on = if tgt.is_empty() { String::new() } else { format!(" on {tgt}") };
+        let [fun, tgt] = ["fun", "tgt"].map(|name| update.joined(name));
+        let on = if tgt.is_empty() { tgt } else { format!(" on {tgt}") };
         out.status("")?;
-        out.line(&plain(&format!("job {jid} {fun}{on}")))?;
+        out.line(&format!("job {jid} {fun}{on}"))?;
         out.flush()?;
     }
     Ok(())
 }
 
 fn print_return(out: &mut Output, job: &mut JobState, mut answer: Json) -> anyhow::Result<()> {
-    let minion = field(&answer, "minion");
-    let failed = answer.get("failed").and_then(Json::as_bool) == Some(true);
+    let (minion, failed) = (answer.leaf("minion"), answer.is("failed"));
     // The first return counts; `jobs show` lists the others.
     if job.returned.contains_key(&minion) {
         return Ok(());
     }
     job.returned.insert(minion.clone(), failed);
-    iso_in(&mut answer);
-    let code = answer.get("retcode").map(|code| format!("retcode {}", leaf(code)));
-    let bus_only = answer.get("bus_only").and_then(Json::as_bool) == Some(true);
-    let bus_only = bus_only.then(|| "seen on the bus only".to_owned());
-    let word = if failed { "failed" } else { "ok" };
     match out.format {
         Format::Table => {
             if out.width.is_none() || failed {
-                let time = answer.get("time").map(short).unwrap_or_default();
-                let marks =
-                    [word.to_owned()].into_iter().chain(code).chain(bus_only).collect::<Vec<_>>().join(", ");
+                let mut marks = vec![if failed { "failed" } else { "ok" }.to_owned()];
+                marks.extend(answer.get("retcode").map(|code| format!("retcode {}", leaf(code))));
+                marks.extend(answer.is("bus_only").then(|| "seen on the bus only".to_owned()));
+                let (time, marks) = (short(answer.of("time")), marks.join(", "));
                 out.status("")?;
                 out.line(&format!("{time}  {:>9}  {minion}: {marks}", job.share()))?;
             }
         }
         Format::Jsonl => {
-            if let Some(answer) = answer.as_object_mut() {
-                answer.insert("returned".to_owned(), json!(job.returned.len()));
-                answer.insert("expected".to_owned(), json!(job.expected.as_ref().map(BTreeSet::len)));
-            }
+            ask::set(&mut answer, "returned", job.returned.len().into());
+            ask::set(&mut answer, "expected", json!(job.expected.as_ref().map(BTreeSet::len)));
             out.json(&answer)?;
         }
         Format::Json => {}
     }
-    out.flush()?;
-    Ok(())
+    Ok(out.flush()?)
 }
 
 /// Formats the result of a state or a runner's progress event, and prints it unless on a terminal.
 fn step_line(out: &mut Output, step: &Json) -> anyhow::Result<String> {
-    let nothing = Json::Null;
-    let data = step.get("data").unwrap_or(&nothing);
-    let id = data.get("__id__").or_else(|| data.get("name")).map(leaf);
-    let text = match id {
+    let data = step.of("data");
+    let text = match data.get("__id__").or_else(|| data.get("name")).map(leaf) {
         Some(id) => {
-            let result = match data.get("result").and_then(Json::as_bool) {
+            let result = match data.of("result").as_bool() {
                 Some(true) => "ok",
                 Some(false) => "failed",
                 None => "would change",
             };
             format!("{id}: {result}")
         }
-        None => data.get("message").map_or_else(|| leaf(data), leaf),
+        None => leaf(data.get("message").unwrap_or(data)),
     };
-    let minion = field(step, "minion");
+    let minion = step.leaf("minion");
     let text = if minion.is_empty() { text } else { format!("{minion} {text}") };
     if out.format == Format::Table && out.width.is_none() {
-        let mut step = step.clone();
-        iso_in(&mut step);
-        let time = step.get("time").map(short).unwrap_or_default();
-        out.line(&format!("{time}             {text}"))?;
+        out.line(&format!("{}             {text}", short(step.of("time"))))?;
         out.flush()?;
     }
     Ok(text)
@@ -235,7 +218,7 @@ fn status(out: &mut Output, job: &JobState, since: Duration, step: &str) -> anyh
         let some: Vec<&str> = missing.into_iter().take(20).collect();
         parts.push(format!("waiting for {}", some.join(",")));
     }
-    out.status(&plain(&parts.join("  ")))?;
+    out.status(&parts.join("  "))?;
     Ok(())
 }
 
@@ -244,7 +227,7 @@ fn finish(out: &mut Output, jid: &str, job: &JobState) -> anyhow::Result<()> {
     if out.format == Format::Table {
         out.line(&format!("{} returned, {} failed", job.share(), job.failed()))?;
         if !missing.is_empty() {
-            out.line(&plain(&format!("missing: {}", missing.join(","))))?;
+            out.line(&format!("missing: {}", missing.join(",")))?;
         }
     } else {
         out.json(&json!({

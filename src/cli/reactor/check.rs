@@ -1,8 +1,8 @@
 //! `saltcellar reactor check`: checks the master's rules and their files without an event.
 
-use serde_json::{Value as Json, json};
+use serde_json::json;
 
-use super::super::format::output::{Format, Output, plain};
+use super::super::format::output::show;
 use super::super::{Global, finding};
 use super::{Chosen, SaltArgs};
 use crate::model::{Note, NoteLevel};
@@ -68,11 +68,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut notes = master.notes.clone();
     if !master.files.contains(&master.conf_file) {
         let path = master.conf_file.display();
-        notes.push(Note::new(
-            NoteLevel::Error,
-            "saltcellar",
-            format!("{path} does not exist: set the master's file"),
-        ));
+        notes.push(Note::error("saltcellar", format!("{path} does not exist: set the master's file")));
     }
     let mut rows = Vec::new();
     let mut rules_count = 0;
@@ -91,43 +87,37 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     }
     let faults = notes.iter().filter(|note| note.level == NoteLevel::Error).count()
         + rows.iter().filter(|row| matches!(row.state, State::Broken(_))).count();
-    let mut out = Output::new(global.output);
-    match out.format {
-        Format::Table => {
-            for note in &notes {
-                out.line(&plain(&format!("{}: {note}", note.level.name())))?;
-            }
-            for row in &rows {
-                let why = row.state.why();
-                let tail = if why.is_empty() { String::new() } else { format!(": {why}") };
-                out.line(&plain(&format!("{:<10}  {}  {}{tail}", row.state.name(), row.rule, row.file)))?;
-            }
-            out.line(&format!("{rules_count} rules, {} files, {faults} faults", rows.len()))?;
+    let named = |note: &Note| json!({"level": note.level.name(), "message": note.to_string()});
+    let file = |row: &FileResult| {
+        json!({
+            "rule": row.rule, "reference": row.reference, "file": row.file, "state": row.state.name(),
+            "why": row.state.why(),
+        })
+    };
+    let document = json!({
+        "rules": rules_count,
+        "faults": faults,
+        "files": rows.iter().map(file).collect::<Vec<_>>(),
+        "notes": notes.iter().map(named).collect::<Vec<_>>(),
+    });
+    show(global.output, &document, |out| {
+        for note in &notes {
+            out.line(&format!("{}: {note}", note.level.name()))?;
         }
-        Format::Json | Format::Jsonl => out.json(&json!({
-            "rules": rules_count,
-            "faults": faults,
-            "files": rows
-                .iter()
-                .map(|row| json!({
-                    "rule": row.rule, "reference": row.reference, "file": row.file, "state": row.state.name(),
-                    "why": row.state.why(),
-                }))
-                .collect::<Vec<Json>>(),
-            "notes": notes
-                .iter()
-                .map(|note| json!({"level": note.level.name(), "message": note.to_string()}))
-                .collect::<Vec<Json>>(),
-        }))?,
-    }
-    out.flush()?;
+        for row in &rows {
+            let why = row.state.why();
+            let tail = if why.is_empty() { String::new() } else { format!(": {why}") };
+            out.line(&format!("{:<10}  {}  {}{tail}", row.state.name(), row.rule, row.file))?;
+        }
+        Ok(out.line(&format!("{rules_count} rules, {} files, {faults} faults", rows.len()))?)
+    })?;
     if faults > 0 { Err(finding(format!("{faults} faults found"))) } else { Ok(()) }
 }
 
 fn check_files(pipeline: &Pipeline, rules: &Rules, salt: &dyn Salt) -> Vec<FileResult> {
     let (settings, templates, engine) = pipeline.files();
     let mut rows = Vec::new();
-    let has_salt = salt.has("test.ping").is_ok_and(|has| has == Some(true));
+    let has_salt = salt.grains().is_ok_and(|grains| grains.is_some());
     for (rule, references) in rules.all() {
         for reference in references {
             let row = |reference: &str, file: &str, state| FileResult {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 
-use super::super::format::output::{Format, Output, plain};
+use super::super::format::output::show;
 use super::super::{Global, finding};
 use super::PythonArgs;
 use crate::reactor::conformance::{ConformanceOptions, run as run_cases};
@@ -32,8 +32,7 @@ pub(in crate::cli) struct Args {
 }
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
-    let mut out = Output::new(global.output);
-    let options = ConformanceOptions { salt_python: args.python.python() };
+    let options = ConformanceOptions { salt_python: args.python.python(), ..ConformanceOptions::default() };
     let mut lines = Vec::new();
     let report = run_cases(&args.dirs, &options, |result| {
         if !result.passed() {
@@ -41,16 +40,10 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         }
     })
     .context("read the cases")?;
-    match out.format {
-        Format::Table => {
-            for line in lines {
-                out.line(&plain(&line))?;
-            }
-            out.line(&report.summary())?;
-        }
-        Format::Json | Format::Jsonl => out.json(&report.to_json())?,
-    }
-    out.flush()?;
+    show(global.output, &report.to_json(), |out| {
+        lines.iter().try_for_each(|line| out.line(line))?;
+        Ok(out.line(&report.summary())?)
+    })?;
     match report.failing().count() {
         0 => Ok(()),
         failed => Err(finding(format!("{failed} cases differ from Salt"))),

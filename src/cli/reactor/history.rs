@@ -1,19 +1,17 @@
 //! `saltcellar reactor history`: lists reactions.
 
-use anyhow::Context as _;
-use rmpv::Value;
 use serde_json::Value as Json;
 
-use super::super::ask::{ListCall, Pages};
-use super::super::format::nested::leaf;
-use super::super::format::output::{Format, Output, plain};
+use super::super::Global;
+use super::super::ask::{ListCall, Order, Pages};
+use super::super::format::fields::Fields as _;
+use super::super::format::output::plain;
 use super::super::format::table::{Column, Table};
 use super::super::format::when::{TimeRange, short};
-use super::super::{Global, ask, jobs};
 use crate::model::{Location, ReactionFailure};
 
 /// Flags of `reactor history`.
-#[derive(clap::Args)]
+#[derive(clap::Args, serde::Serialize)]
 pub(in crate::cli) struct Args {
     /// Maximum number of reactions
     #[arg(long, default_value_t = 20, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
@@ -26,8 +24,10 @@ pub(in crate::cli) struct Args {
     minion: Option<String>,
     /// Only reactions in these states: done, failed, partial, dead, left
     #[arg(long, value_name = "STATE,..", value_delimiter = ',', value_parser = ["done", "failed", "partial", "dead", "left"])]
+    #[serde(serialize_with = "joined")]
     state: Vec<String>,
     #[command(flatten)]
+    #[serde(flatten)]
     when: TimeRange,
     /// Only reactions before this sequence number
     #[arg(long, value_name = "SEQ")]
@@ -44,25 +44,17 @@ Examples:
   saltcellar reactor history --state failed,partial,dead
   saltcellar reactor history --tag 'salt/minion/*/start' --output json";
 
-const LIST_CALL: ListCall = ListCall { call: "reactor_history", rows: "reactions", cursor: "seq" };
+const LIST_CALL: ListCall =
+    ListCall { call: "reactor_history", rows: "reactions", cursor: "seq", operation: "list the reactions" };
 
-pub(super) fn run(global: &Global, args: Args) -> anyhow::Result<()> {
-    let client = ask::connect(global)?;
-    let text = |value: Option<String>| value.map_or(Value::Nil, Value::from);
-    let state = Some(args.state.join(",")).filter(|states| !states.is_empty());
-    let mut filter_args =
-        vec![("tag", text(args.tag)), ("minion", text(args.minion)), ("state", text(state))];
-    filter_args.extend(args.when.arguments());
-    let before = args.before.map_or(Value::Nil, Value::from);
-    let mut pages = Pages::new(client, LIST_CALL, filter_args, before, args.limit);
-    let mut out = Output::new(global.output);
-    if out.format != Format::Table {
-        jobs::print_json(&mut out, &mut pages, LIST_CALL.rows).context("list the reactions")?;
-        return Ok(out.flush()?);
-    }
-    let rows: Vec<_> = pages.oldest_first().context("list the reactions")?.iter().map(row).collect();
-    table().print(&mut out, &rows)?;
-    Ok(out.flush()?)
+fn joined<S: serde::Serializer>(states: &[String], to: S) -> Result<S::Ok, S::Error> {
+    if states.is_empty() { to.serialize_none() } else { to.serialize_str(&states.join(",")) }
+}
+
+pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
+    Pages::new(global, LIST_CALL, args)?.print(global.output, Order::NewestLast, |out, reactions| {
+        Ok(table().print(out, &reactions.iter().map(row).collect::<Vec<_>>())?)
+    })
 }
 
 pub(super) fn table() -> Table {
@@ -78,47 +70,35 @@ pub(super) fn table() -> Table {
 
 /// The failures of a reaction, each with file, line and cause.
 pub(in crate::cli) fn failures(record: &Json) -> impl Iterator<Item = String> + '_ {
-    let list = record.get("failures").and_then(Json::as_array).into_iter().flatten();
-    list.map(|failure| {
-        let text = |name: &str| failure.get(name).and_then(Json::as_str).unwrap_or_default().to_owned();
-        let line = failure.get("line").and_then(Json::as_u64).and_then(|line| u32::try_from(line).ok());
-        let rendered = failure.get("rendered").and_then(Json::as_bool).unwrap_or(false);
-        let at = Location { file: text("file"), line, rendered };
-        plain(&ReactionFailure { at, cause: text("cause") }.to_string()).into_owned()
+    record.list("failures").iter().map(|failure| {
+        let line = failure.of("line").as_u64().and_then(|line| u32::try_from(line).ok());
+        let at = Location { file: failure.text("file").to_owned(), line, rendered: failure.is("rendered") };
+        plain(&ReactionFailure { at, cause: failure.text("cause").to_owned() }.to_string()).into_owned()
     })
 }
 
 /// The outcome of a call, and whether its function failed.
 pub(super) fn outcome(call: &Json) -> String {
-    let outcome = call.get("outcome").map(leaf).unwrap_or_default();
-    let retcode = call.get("retcode").map(|code| format!(", retcode {}", leaf(code)));
-    match call.get("success").and_then(Json::as_bool) {
-        Some(false) => format!("{outcome}, failed{}", retcode.unwrap_or_default()),
-        _ => outcome,
+    let outcome = call.leaf("outcome");
+    if *call.of("success") != false {
+        return outcome;
     }
+    let retcode = if call.get("retcode").is_some() { ", retcode " } else { "" };
+    format!("{outcome}, failed{retcode}{}", call.leaf("retcode"))
 }
 
 pub(super) fn row(reaction: &Json) -> Vec<String> {
-    let of = |name: &str| reaction.get(name).unwrap_or(&Json::Null);
-    let record = of("reaction");
-    let text = |name: &str| record.get(name).map(leaf).unwrap_or_default();
-    let number = |name: &str| record.get(name).and_then(Json::as_i64);
-    let took =
-        number("ended").zip(number("at")).map(|(ended, at)| format!("{:.1}", (ended - at) as f64 / 1e3));
-    let state = if text("why").is_empty() { text("state") } else { format!("left: {}", text("why")) };
-    let calls = record.get("calls").and_then(Json::as_array).into_iter().flatten().map(|call| {
-        let text = |name: &str| call.get(name).map(leaf).unwrap_or_default();
-        let tgt = text("tgt");
-        let on = if tgt.is_empty() { String::new() } else { format!(" {tgt}") };
-        format!("{}.{}{on}: {}", text("client"), text("fun"), outcome(call))
+    let record = reaction.of("reaction");
+    let took = record.of("ended").as_i64().zip(record.of("at").as_i64());
+    let took = took.map(|(ended, at)| format!("{:.1}", (ended - at) as f64 / 1e3)).unwrap_or_default();
+    let why = record.leaf("why");
+    let state = if why.is_empty() { record.leaf("state") } else { format!("left: {why}") };
+    let calls = record.list("calls").iter().map(|call| {
+        let [client, fun, tgt] = ["client", "fun", "tgt"].map(|name| call.leaf(name));
+        let on = if tgt.is_empty() { tgt } else { format!(" {tgt}") };
+        format!("{client}.{fun}{on}: {}", outcome(call))
     });
     let calls: Vec<_> = calls.chain(failures(record).map(|failure| format!("failed: {failure}"))).collect();
-    vec![
-        leaf(of("seq")),
-        short(of("time")),
-        state,
-        took.unwrap_or_default(),
-        leaf(of("tag")),
-        calls.join("; "),
-    ]
+    let time = short(reaction.of("time"));
+    vec![reaction.leaf("seq"), time, state, took, reaction.leaf("tag"), calls.join("; ")]
 }

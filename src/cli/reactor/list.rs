@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
+use super::super::format::fields::Fields as _;
 use super::super::format::nested::leaf;
-use super::super::format::output::{Format, Output, plain};
+use super::super::format::output::{Output, show};
 use super::super::format::table::{Column, Table};
-use super::super::format::when::iso_in;
 use super::super::{Global, ask};
 use crate::config::salt_master::{SALT_MASTER_FILE, SaltMaster};
 use crate::reactor::acting;
@@ -31,25 +31,13 @@ Examples:
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut client = ask::connect(global)?;
-    let status = ask::call(&mut client, "status", []).context("query the status")?;
-    let has_reactor = status.get("reactor").and_then(Json::as_bool) != Some(false);
-    let mut answer = if has_reactor {
-        ask::call(&mut client, "reactor_list", []).context("list the rules")?
-    } else {
+    let status = ask::call(&mut client, "status", ()).context("query the status")?;
+    let answer = if *status.of("reactor") == false {
         without(args)
+    } else {
+        ask::call(&mut client, "reactor_list", ()).context("list the rules")?
     };
-    for time in ["refused", "foreign_call"] {
-        if let Some(value) = answer.get_mut(time) {
-            iso_in(value);
-        }
-    }
-    let mut out = Output::new(global.output);
-    if out.format != Format::Table {
-        out.json(&answer)?;
-        return Ok(out.flush()?);
-    }
-    print(&mut out, &answer)?;
-    Ok(out.flush()?)
+    show(global.output, &answer, |out| print(out, &answer))
 }
 
 /// The rules of the master's configuration, if the daemon has no reactor.
@@ -64,46 +52,36 @@ fn without(args: &Args) -> Json {
 }
 
 fn print(out: &mut Output, answer: &Json) -> anyhow::Result<()> {
-    let field = |name: &str| answer.get(name).map(leaf).unwrap_or_default();
-    let is = |name: &str| answer.get(name).and_then(Json::as_bool).unwrap_or(false);
-    let blocked = field("blocked");
-    let state = match (blocked.is_empty(), is("master_unreachable")) {
-        (false, _) => format!("inactive: {blocked}"),
-        (true, true) => "waiting for the master".to_owned(),
-        (true, false) => "active".to_owned(),
+    let state = match answer.leaf("blocked") {
+        blocked if !blocked.is_empty() => format!("inactive: {blocked}"),
+        _ if answer.is("master_unreachable") => "waiting for the master".to_owned(),
+        _ => "active".to_owned(),
     };
-    let numbers = ["behind", "unstored", "waiting", "open"].map(|name| (name, field(name)));
-    let numbers: Vec<_> = numbers
-        .into_iter()
-        .filter(|(_, number)| !number.is_empty())
-        .map(|(name, number)| match name {
-            "behind" => format!("{number} events behind"),
-            "unstored" => format!("{number} records not stored yet"),
-            _ => format!("{number} {name}"),
-        })
-        .collect();
-    out.line(plain(&[state, numbers.join(", ")].join("; ")).trim_end_matches("; "))?;
-    if let Some(ended) = answer.get("reactions").and_then(Json::as_object) {
+    let numbers = [
+        ("behind", "events behind"),
+        ("unstored", "records not stored yet"),
+        ("waiting", "waiting"),
+        ("open", "open"),
+    ];
+    let numbers = numbers.iter().filter(|(name, _)| answer.get(name).is_some());
+    let numbers: Vec<_> = numbers.map(|(name, words)| format!("{} {words}", answer.leaf(name))).collect();
+    out.line([state, numbers.join(", ")].join("; ").trim_end_matches("; "))?;
+    if let Some(ended) = answer.of("reactions").as_object() {
         let counts: Vec<_> = ended.iter().map(|(state, count)| format!("{} {state}", leaf(count))).collect();
         out.line(&format!("reactions since the start: {}", counts.join(", ")))?;
     }
     if let Some(refused) = answer.get("refused") {
-        let of = |name: &str| refused.get(name).map(leaf).unwrap_or_default();
-        let message = format!("new configuration invalid since {}, not in use: {}", of("time"), of("why"));
-        out.line(&plain(&message))?;
+        let [time, why] = ["time", "why"].map(|name| refused.leaf(name));
+        out.line(&format!("new configuration invalid since {time}, not in use: {why}"))?;
     }
     if let Some(call) = answer.get("foreign_call") {
-        let of = |name: &str| call.get(name).map(leaf).unwrap_or_default();
-        out.line(&plain(&format!("another reactor called {} at {}", of("fun"), of("time"))))?;
+        out.line(&format!("another reactor called {} at {}", call.leaf("fun"), call.leaf("time")))?;
     }
-    let rules = answer.get("rules").and_then(Json::as_array).cloned().unwrap_or_default();
     let row = |rule: &Json| {
-        let of = |name: &str| rule.get(name).map(leaf).unwrap_or_default();
-        let files = rule.get("files").and_then(Json::as_array);
-        let files: Vec<_> = files.into_iter().flatten().map(leaf).collect();
-        vec![of("rule"), of("acts"), files.join(", "), of("why")]
+        let files: Vec<_> = rule.list("files").iter().map(leaf).collect();
+        vec![rule.leaf("rule"), rule.leaf("acts"), files.join(", "), rule.leaf("why")]
     };
-    let rows: Vec<_> = rules.iter().map(row).collect();
+    let rows: Vec<_> = answer.list("rules").iter().map(row).collect();
     let columns =
         [Column::left("RULE"), Column::left("ACTS"), Column::truncated("FILES"), Column::truncated("WHY")];
     Ok(Table::new(columns).print(out, &rows)?)

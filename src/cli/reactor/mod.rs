@@ -108,7 +108,7 @@ impl SaltArgs {
                 .reactor;
             let of_whom = config.of_whom().map(|(role, path, _)| (role, path.to_owned()));
             let (role, path) = of_whom.unwrap_or((Role::Master, PathBuf::from(SALT_MASTER_FILE)));
-            (role, path, config.rules, config.python)
+            (role, path, config.rules(), config.python)
         };
         let master = SaltMaster::read_as(&path, role);
         let salt = self.salt(&master, python);
@@ -128,7 +128,7 @@ impl SaltArgs {
 pub(super) fn run(global: &Global, reactor: Reactor) -> anyhow::Result<()> {
     match reactor {
         Reactor::List(args) => list::run(global, &args),
-        Reactor::History(args) => history::run(global, args),
+        Reactor::History(args) => history::run(global, &args),
         Reactor::Show(args) => show::run(global, &args),
         Reactor::Why(args) => why::run(global, &args),
         Reactor::Replay(args) => replay::run(global, &args),

@@ -1,14 +1,11 @@
 //! `saltcellar reactor replay`: retries failed reactions.
 
-use anyhow::Context as _;
-use rmpv::Value;
-
-use super::super::format::nested::leaf;
-use super::super::format::output::{Format, Output};
+use super::super::format::fields::Fields as _;
+use super::super::format::output::show;
 use super::super::{Global, ask};
 
 /// Flags of `reactor replay`.
-#[derive(clap::Args)]
+#[derive(clap::Args, serde::Serialize)]
 pub(in crate::cli) struct Args {
     /// Sequence number of the reaction, or of the event
     seq: u64,
@@ -31,20 +28,10 @@ Examples:
   saltcellar reactor replay 18230 --render";
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
-    let mut client = ask::connect(global)?;
-    let pairs = [
-        ("seq", Value::from(args.seq)),
-        ("all", Value::from(args.all)),
-        ("render", Value::from(args.render)),
-    ];
-    let answer = ask::call(&mut client, "reactor_replay", pairs).context("replay the reaction")?;
-    let mut out = Output::new(global.output);
-    if out.format == Format::Table {
-        let of = |name: &str| answer.get(name).map(leaf).unwrap_or_default();
-        let doing = if of("what") == "rules" { "being rendered again" } else { "being repeated" };
-        out.line(&format!("{} {} of {} are {doing}", of("count"), of("what"), of("seq")))?;
-    } else {
-        out.json(&answer)?;
-    }
-    Ok(out.flush()?)
+    let answer = ask::answer(global, "reactor_replay", args, "replay the reaction")?;
+    show(global.output, &answer, |out| {
+        let [seq, what, count] = ["seq", "what", "count"].map(|name| answer.leaf(name));
+        let doing = if what == "rules" { "being rendered again" } else { "being repeated" };
+        Ok(out.line(&format!("{count} {what} of {seq} are {doing}"))?)
+    })
 }

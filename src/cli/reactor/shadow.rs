@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use anyhow::Context as _;
 use rmpv::Value;
-use serde_json::{Map as JsonMap, Value as Json, json};
+use serde_json::{Value as Json, json};
 
-use super::super::format::output::{Format, Output, plain};
+use super::super::format::output::{Output, plain, show};
 use super::super::format::table::{Column, Table};
 use super::super::format::when::{When, short};
 use super::super::{Global, ask, finding};
@@ -54,7 +54,7 @@ Examples:
 
 Exit codes: 0 no differences, 1 differences found.";
 
-#[derive(Default, Clone, Copy)]
+#[derive(Default, Clone, Copy, serde::Serialize)]
 struct Counts {
     same: u64,
     differs: u64,
@@ -67,18 +67,6 @@ struct Counts {
 impl Counts {
     fn differences(self) -> u64 {
         self.differs + self.only_ours + self.only_salts + self.failed
-    }
-
-    fn json(self) -> JsonMap<String, Json> {
-        let pairs = [
-            ("same", self.same),
-            ("differs", self.differs),
-            ("only_ours", self.only_ours),
-            ("only_salts", self.only_salts),
-            ("failed", self.failed),
-            ("unseen", self.unseen),
-        ];
-        pairs.into_iter().map(|(name, count)| (name.to_owned(), count.into())).collect()
     }
 }
 
@@ -137,13 +125,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let until = args.until.map_or(Micros(i64::MAX), |When(micros)| Micros(micros));
     let mut report = ShadowReport { limit: args.limit, ..ShadowReport::default() };
     let read = read(&mut client, Micros(args.since.0), until, &mut report).context("read the reactions")?;
-    let mut out = Output::new(global.output);
-    if out.format == Format::Table {
-        print(&mut out, &report, &read)?;
-    } else {
-        out.json(&document(&report, &read, args))?;
-    }
-    out.flush()?;
+    show(global.output, &document(&report, &read, args), |out| print(out, &report, &read))?;
     match report.all.differences() {
         0 => Ok(()),
         count => Err(finding(format!("{count} differences between saltcellar's reactor and Salt's"))),
@@ -172,22 +154,21 @@ fn read(
     let mut comparer: Option<Comparer> = None;
     loop {
         let page = client.call("reactor_shadow", args([position.clone()]))?;
-        let of = |name| ask::field(&page, name);
-        let window_s = of("window_s").and_then(Value::as_u64).ok_or_else(|| invalid("no window"))?;
+        let window_s = page["window_s"].as_u64().ok_or_else(|| invalid("no window"))?;
         let window = std::time::Duration::from_secs(window_s);
-        let workers = of("workers").and_then(Value::as_u64).and_then(|workers| usize::try_from(workers).ok());
+        let workers = page["workers"].as_u64().and_then(|workers| usize::try_from(workers).ok());
         let workers = workers.ok_or_else(|| invalid("no workers"))?;
         let comparer = comparer.get_or_insert_with(|| Comparer::new(window, workers, since, until));
-        for item in of("items").and_then(Value::as_array).ok_or_else(|| invalid("no items"))? {
+        for item in page["items"].as_array().ok_or_else(|| invalid("no items"))? {
             let item = value(item)
                 .as_ref()
                 .and_then(ShadowItem::from_value)
                 .ok_or_else(|| invalid("an invalid item"))?;
-            comparer.take(item, &mut |comparison| report.note(comparison));
+            comparer.take(item).into_iter().for_each(|comparison| report.note(comparison));
         }
-        let reached = of("reached").and_then(Value::as_i64).ok_or_else(|| invalid("no time"))?;
-        comparer.pass(Micros(reached), &mut |comparison| report.note(comparison));
-        let more = of("more").and_then(Value::as_bool).unwrap_or(false);
+        let reached = page["reached"].as_i64().ok_or_else(|| invalid("no time"))?;
+        comparer.pass(Micros(reached)).into_iter().for_each(|comparison| report.note(comparison));
+        let more = page["more"].as_bool().unwrap_or(false);
         // Entries this much later do not belong to the range.
         let is_beyond = reached > until.0.saturating_add(8 * micros(window));
         if !more || is_beyond {
@@ -195,7 +176,7 @@ fn read(
                 (comparer.waiting(), comparer.compared_early, comparer.is_shadow());
             return Ok(ReadState { window_s, waiting, compared_early, shadow });
         }
-        let next = of("next").and_then(Value::as_u64).ok_or_else(|| invalid("no next position"))?;
+        let next = page["next"].as_u64().ok_or_else(|| invalid("no next position"))?;
         if position == ("from", Value::from(next)) {
             return Err(invalid("the log does not advance"));
         }
@@ -216,17 +197,16 @@ fn json_of(value: &sls::Value) -> Json {
 
 fn document(report: &ShadowReport, read: &ReadState, args: &Args) -> Json {
     let rules = report.rules.iter().map(|(rule, counts)| {
-        let mut row = counts.json();
-        let rule = Some(rule.as_str()).filter(|rule| !rule.is_empty());
-        row.insert("rule".to_owned(), rule.map_or(Json::Null, Json::from));
-        Json::Object(row)
+        let mut row = json!(counts);
+        ask::set(&mut row, "rule", json!(Some(rule).filter(|rule| !rule.is_empty())));
+        row
     });
     json!({
         "since": Micros(args.since.0).iso(),
         "until": args.until.map_or_else(|| Clock::real().now(), |When(micros)| Micros(micros)).iso(),
         "window_s": read.window_s,
         "shadow": read.shadow,
-        "counts": report.all.json(),
+        "counts": report.all,
         "rules": rules.collect::<Vec<_>>(),
         "differences": report.differences.iter().map(difference).collect::<Vec<_>>(),
         "unseen": report.unseen,

@@ -1,17 +1,15 @@
 //! `saltcellar reactor show`: shows a reaction from its event to the results of its jobs.
 
-use anyhow::Context as _;
-use rmpv::Value;
 use serde_json::Value as Json;
 
+use super::super::format::fields::Fields as _;
 use super::super::format::nested::{leaf, nested};
-use super::super::format::output::{Format, Output};
-use super::super::format::when::iso_in;
+use super::super::format::output::{Output, show};
 use super::super::{Global, ask};
 use super::history::{self, outcome};
 
 /// Flags of `reactor show`.
-#[derive(clap::Args)]
+#[derive(clap::Args, serde::Serialize)]
 pub(in crate::cli) struct Args {
     /// Sequence number of the reaction, or of the event
     seq: u64,
@@ -23,52 +21,38 @@ Examples:
   saltcellar reactor show 18234 --output json";
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
-    let mut client = ask::connect(global)?;
-    let mut answer = ask::call(&mut client, "reactor_show", [("seq", Value::from(args.seq))])
-        .context("show the reaction")?;
-    iso_in(&mut answer);
-    let mut out = Output::new(global.output);
-    if out.format == Format::Table {
-        print(&mut out, &answer)?;
-    } else {
-        out.json(&answer)?;
-    }
-    Ok(out.flush()?)
+    let answer = ask::answer(global, "reactor_show", args, "show the reaction")?;
+    show(global.output, &answer, |out| print(out, &answer))
+}
+
+/// The reason in `row`, with a colon in front; empty without one.
+fn why(row: &Json) -> String {
+    let why = row.leaf("why");
+    if why.is_empty() { why } else { format!(": {why}") }
 }
 
 fn print(out: &mut Output, answer: &Json) -> anyhow::Result<()> {
-    let of = |name: &str| answer.get(name).map(leaf).unwrap_or_default();
-    let record = answer.get("reaction").unwrap_or(&Json::Null);
-    let text = |name: &str| record.get(name).map(leaf).unwrap_or_default();
-    let list = |name: &str| record.get(name).and_then(Json::as_array).cloned().unwrap_or_default();
-    let why = if text("why").is_empty() { String::new() } else { format!(": {}", text("why")) };
-    out.line(&format!("reaction {}, {}{why}, {}", of("seq"), text("state"), of("time")))?;
-    out.line(&format!("  event {}  {}  {}", text("event"), of("tag"), of("minion")))?;
-    let rules: Vec<_> = list("rules").iter().map(leaf).collect();
+    let record = answer.of("reaction");
+    let [seq, time, tag, minion] = ["seq", "time", "tag", "minion"].map(|name| answer.leaf(name));
+    out.line(&format!("reaction {seq}, {}{}, {time}", record.leaf("state"), why(record)))?;
+    out.line(&format!("  event {}  {tag}  {minion}", record.leaf("event")))?;
+    let rules: Vec<_> = record.list("rules").iter().map(leaf).collect();
     out.line(&format!("  rules {}", rules.join(", ")))?;
-    for file in list("files") {
-        let part = |n: usize| file.get(n).and_then(Json::as_str).unwrap_or_default().to_owned();
+    let part = |parts: &Json, n: usize| parts.get(n).and_then(Json::as_str).unwrap_or_default().to_owned();
+    for file in record.list("files") {
         out.line("")?;
-        out.heading(&format!("{}{}", part(0), if file.get(2).is_some() { " (truncated)" } else { "" }))?;
-        for line in part(1).lines() {
-            out.line(&format!("    {line}"))?;
-        }
+        out.heading(&(part(file, 0) + if file.get(2).is_some() { " (truncated)" } else { "" }))?;
+        part(file, 1).lines().try_for_each(|line| out.line(&format!("    {line}")))?;
     }
-    let results = answer.get("results").and_then(Json::as_array).cloned().unwrap_or_default();
-    for (n, call) in list("calls").iter().enumerate() {
-        let text = |name: &str| call.get(name).map(leaf).unwrap_or_default();
+    for (n, call) in record.list("calls").iter().enumerate() {
+        let [id, client, fun, tgt] = ["id", "client", "fun", "tgt"].map(|name| call.leaf(name));
         out.line("")?;
-        out.heading(&format!("{}: {}.{} {}", text("id"), text("client"), text("fun"), text("tgt")))?;
-        let why = if text("why").is_empty() { String::new() } else { format!(": {}", text("why")) };
-        let took = call.get("took_us").and_then(Json::as_i64).map_or(0.0, |us| us as f64 / 1e3);
-        out.line(&format!(
-            "    {}{why}, try {}, {took:.1} ms, jid {}",
-            outcome(call),
-            text("tries"),
-            text("jid")
-        ))?;
-        out.text(&nested(call.get("load").unwrap_or(&Json::Null), 4))?;
-        if let Some(result) = results.get(n).filter(|result| !result.is_null()) {
+        out.heading(&format!("{id}: {client}.{fun} {tgt}"))?;
+        let took = call.of("took_us").as_i64().map_or(0.0, |us| us as f64 / 1e3);
+        let (outcome, tries, jid) = (outcome(call), call.leaf("tries"), call.leaf("jid"));
+        out.line(&format!("    {outcome}{}, try {tries}, {took:.1} ms, jid {jid}", why(call)))?;
+        out.text(&nested(call.of("load"), 4))?;
+        if let Some(result) = answer.list("results").get(n).filter(|result| !result.is_null()) {
             out.line("    result:")?;
             out.text(&nested(result, 6))?;
         }
@@ -78,12 +62,9 @@ fn print(out: &mut Output, answer: &Json) -> anyhow::Result<()> {
         out.line("")?;
         out.heading("failed:")?;
     }
-    for failure in failures {
-        out.line(&format!("    {failure}"))?;
-    }
-    for note in list("notes") {
-        let part = |n: usize| note.get(n).and_then(Json::as_str).unwrap_or_default().to_owned();
-        out.line(&format!("  {}: {}", part(0), part(1)))?;
+    failures.iter().try_for_each(|failure| out.line(&format!("    {failure}")))?;
+    for note in record.list("notes") {
+        out.line(&format!("  {}: {}", part(note, 0), part(note, 1)))?;
     }
     Ok(())
 }

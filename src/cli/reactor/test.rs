@@ -3,7 +3,7 @@
 use anyhow::Context;
 use serde_json::{Value as Json, json};
 
-use super::super::format::output::{Format, Output, plain};
+use super::super::format::output::{Output, plain, show};
 use super::super::{Global, finding};
 use super::{Chosen, SaltArgs};
 use crate::model::NoteLevel;
@@ -46,12 +46,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     rule.insert(Key::from("*"), Value::List(vec![args.file.as_str().into()]));
     pipeline.set_rules(&Value::List(vec![Value::Map(rule)]));
     let outcome = Worker::new(pipeline.into()).react(&args.tag, Body::Value(&data), Detail::Everything);
-    let mut out = Output::new(global.output);
-    match out.format {
-        Format::Table => print(&outcome, &mut out)?,
-        Format::Json | Format::Jsonl => out.json(&to_json(&outcome))?,
-    }
-    out.flush()?;
+    show(global.output, &to_json(&outcome), |out| print(&outcome, out))?;
     let errors = outcome.notes.iter().filter(|note| note.level == NoteLevel::Error).count();
     if errors == 0 { Ok(()) } else { Err(finding(format!("{errors} errors, see above"))) }
 }
@@ -73,8 +68,8 @@ fn print(outcome: &Outcome, out: &mut Output) -> anyhow::Result<()> {
     }
     out.heading(if outcome.calls.is_empty() { "No calls" } else { "Calls" })?;
     for call in &outcome.calls {
-        let id = call.id().map(Value::python_str).unwrap_or_default();
-        let line = format!("  {} {} ({id})", call.client().name(), call.fun().python_str());
+        let id = call.chunk.get("__id__").map(Value::python_str).unwrap_or_default();
+        let line = format!("  {} {} ({id})", call.client.name(), call.fun.python_str());
         out.line(&plain(&line))?;
         let json = call.to_json();
         let shown = match json.get("publish") {

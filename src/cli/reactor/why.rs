@@ -1,17 +1,13 @@
 //! `saltcellar reactor why`: explains the rules and latest reactions of a tag.
 
-use anyhow::Context as _;
-use rmpv::Value;
-use serde_json::Value as Json;
-
+use super::super::format::fields::Fields as _;
 use super::super::format::nested::leaf;
-use super::super::format::output::{Format, Output};
-use super::super::format::when::iso_in;
+use super::super::format::output::show;
 use super::super::{Global, ask};
 use super::history;
 
 /// Flags of `reactor why`.
-#[derive(clap::Args)]
+#[derive(clap::Args, serde::Serialize)]
 pub(in crate::cli) struct Args {
     /// The event's tag
     tag: String,
@@ -22,45 +18,32 @@ Examples:
   saltcellar reactor why salt/minion/web1/start";
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
-    let mut client = ask::connect(global)?;
-    let pairs = [("tag", Value::from(args.tag.as_str()))];
-    let mut answer = ask::call(&mut client, "reactor_why", pairs).context("query the rules of the tag")?;
-    iso_in(&mut answer);
-    if let Some(Json::Array(rows)) = answer.get_mut("reactions") {
-        rows.iter_mut().for_each(iso_in);
-    }
-    let mut out = Output::new(global.output);
-    if out.format != Format::Table {
-        out.json(&answer)?;
-        return Ok(out.flush()?);
-    }
-    let of = |name: &str| answer.get(name).map(leaf).unwrap_or_default();
-    let list = |name: &str| answer.get(name).and_then(Json::as_array).cloned().unwrap_or_default();
-    let rules: Vec<_> = list("rules").iter().map(leaf).collect();
-    if rules.is_empty() {
-        out.line("no rule matches this tag")?;
-    } else {
-        out.line(&format!("matched by {}", rules.join(", ")))?;
-    }
-    match answer.get("event") {
-        None => out.line("the archive has no event with this tag")?,
-        Some(event) => {
-            out.line(&format!("latest event {} of {}, source {}", leaf(event), of("time"), of("source")))?;
-            if of("user") == "Reactor" {
+    let answer = ask::answer(global, "reactor_why", args, "query the rules of the tag")?;
+    show(global.output, &answer, |out| {
+        let rules: Vec<_> = answer.list("rules").iter().map(leaf).collect();
+        if rules.is_empty() {
+            out.line("no rule matches this tag")?;
+        } else {
+            out.line(&format!("matched by {}", rules.join(", ")))?;
+        }
+        if answer.get("event").is_some() {
+            let [event, time, source] = ["event", "time", "source"].map(|name| answer.leaf(name));
+            out.line(&format!("latest event {event} of {time}, source {source}"))?;
+            if answer.text("user") == "Reactor" {
                 out.line("ignored: a reactor caused this event")?;
             }
-            if !of("source").starts_with("bus") {
+            if !source.starts_with("bus") {
                 out.line(
                     "ignored: the reactor handles only events that the daemon read from the master's bus",
                 )?;
             }
+        } else {
+            out.line("the archive has no event with this tag")?;
         }
-    }
-    let rows: Vec<_> = list("reactions").iter().rev().map(history::row).collect();
-    if rows.is_empty() {
-        out.line("no reactions")?;
-    } else {
-        history::table().print(&mut out, &rows)?;
-    }
-    Ok(out.flush()?)
+        let rows: Vec<_> = answer.list("reactions").iter().rev().map(history::row).collect();
+        if rows.is_empty() {
+            return Ok(out.line("no reactions")?);
+        }
+        Ok(history::table().print(out, &rows)?)
+    })
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
-use super::super::format::output::{Format, Output};
+use super::super::format::output::show;
 use super::super::format::progress::{Bar, Unit, bytes};
 use super::super::{Global, finding};
 use super::tool::{count, field, state_dir_of_daemon};
@@ -45,44 +45,38 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let report = backup::backup(&dir, &args.to, options, now, &mut bar).context("back up the store")?;
     let seconds = bar.seconds();
     drop(bar);
-    let mut out = Output::new(global.output);
-    match out.format {
-        Format::Table => {
-            field(&mut out, "state dir", &dir.to_string_lossy())?;
-            let all = format!("{}, {}", count(report.segments, "segment", "segments"), bytes(report.bytes));
-            field(&mut out, "backup", &format!("{}: {all}", args.to.display()))?;
-            let new = count(report.segments_copied, "segment", "segments");
-            field(&mut out, "new", &format!("{new}, {} in {seconds:.1} s", bytes(report.bytes_copied)))?;
-            if report.segments_dropped > 0 {
-                let kept = count(report.segments_dropped, "segment", "segments");
-                let words = "that the store has dropped; --delete deletes them";
-                field(&mut out, "kept", &format!("{kept} {words}"))?;
-            }
-            if report.segments_deleted > 0 {
-                field(&mut out, "deleted", &count(report.segments_deleted, "segment", "segments"))?;
-            }
-            for (path, offset, bytes) in &report.damaged {
-                let location =
-                    format!("{}: byte {offset}, {}", path.display(), count(*bytes, "byte", "bytes"));
-                field(&mut out, "damaged", &location)?;
-            }
+    let damaged = |(path, offset, bytes): &(PathBuf, u64, u64)| json!({ "path": path.to_string_lossy(), "offset": offset, "bytes": bytes });
+    let document = json!({
+        "state_dir": dir.to_string_lossy(),
+        "backup": args.to.to_string_lossy(),
+        "segments": report.segments,
+        "bytes": report.bytes,
+        "segments_copied": report.segments_copied,
+        "bytes_copied": report.bytes_copied,
+        "segments_dropped": report.segments_dropped,
+        "segments_deleted": report.segments_deleted,
+        "damaged": report.damaged.iter().map(damaged).collect::<Json>(),
+    });
+    show(global.output, &document, |out| {
+        let segments = |n: u64| count(n, "segment", "segments");
+        field(out, "state dir", &dir.to_string_lossy())?;
+        let all = format!("{}, {}", segments(report.segments), bytes(report.bytes));
+        field(out, "backup", &format!("{}: {all}", args.to.display()))?;
+        let copied = bytes(report.bytes_copied);
+        field(out, "new", &format!("{}, {copied} in {seconds:.1} s", segments(report.segments_copied)))?;
+        if report.segments_dropped > 0 {
+            let words = "that the store has dropped; --delete deletes them";
+            field(out, "kept", &format!("{} {words}", segments(report.segments_dropped)))?;
         }
-        Format::Json | Format::Jsonl => {
-            let damaged = |(path, offset, bytes): &(PathBuf, u64, u64)| json!({ "path": path.to_string_lossy(), "offset": offset, "bytes": bytes });
-            out.json(&json!({
-                "state_dir": dir.to_string_lossy(),
-                "backup": args.to.to_string_lossy(),
-                "segments": report.segments,
-                "bytes": report.bytes,
-                "segments_copied": report.segments_copied,
-                "bytes_copied": report.bytes_copied,
-                "segments_dropped": report.segments_dropped,
-                "segments_deleted": report.segments_deleted,
-                "damaged": report.damaged.iter().map(damaged).collect::<Json>(),
-            }))?;
+        if report.segments_deleted > 0 {
+            field(out, "deleted", &segments(report.segments_deleted))?;
         }
-    }
-    out.flush()?;
+        for (path, offset, bytes) in &report.damaged {
+            let bytes = count(*bytes, "byte", "bytes");
+            field(out, "damaged", &format!("{}: byte {offset}, {bytes}", path.display()))?;
+        }
+        Ok(())
+    })?;
     if !report.damaged.is_empty() {
         let damaged = count(report.damaged.len() as u64, "damaged range", "damaged ranges");
         return Err(finding(format!(

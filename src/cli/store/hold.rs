@@ -1,17 +1,16 @@
 //! `saltcellar store hold`: exempts jobs from retention.
 
-use anyhow::{Context, bail};
-use rmpv::Value;
+use anyhow::bail;
 use serde_json::{Value as Json, json};
 
-use super::super::format::output::{Format, Output};
+use super::super::format::fields::Fields as _;
+use super::super::format::output::{Form, show, show_rows};
 use super::super::format::table::{Column, Table};
-use super::super::format::when::{iso_in, short};
+use super::super::format::when::short;
 use super::super::{Global, ask};
-use super::text;
 
 /// Flags of `store hold`.
-#[derive(clap::Args)]
+#[derive(clap::Args, serde::Serialize)]
 pub(in crate::cli) struct Args {
     /// Job id; without it, list the held jobs
     jid: Option<String>,
@@ -31,54 +30,29 @@ Examples:
   saltcellar store hold
   saltcellar store hold 20261121054728123456 --release";
 
-pub(super) fn run(global: &Global, args: Args) -> anyhow::Result<()> {
-    let mut client = ask::connect(global)?;
-    let mut out = Output::new(global.output);
-    let Some(jid) = args.jid else {
-        let mut answer = ask::call(&mut client, "store_holds", []).context("list the holds")?;
-        let holds = answer.get_mut("holds").and_then(Json::as_array_mut);
-        let holds = holds.map(std::mem::take).unwrap_or_default();
-        let holds: Vec<Json> = holds
-            .into_iter()
-            .map(|mut hold| {
-                iso_in(&mut hold);
-                hold
-            })
-            .collect();
-        match out.format {
-            Format::Table => {
-                let columns = [Column::left("JID"), Column::left("SINCE (UTC)"), Column::truncated("REASON")];
-                let cells = |hold: &Json| {
-                    let since = hold.get("time").map(short).unwrap_or_default();
-                    vec![text(hold, "jid").to_owned(), since, text(hold, "reason").to_owned()]
-                };
-                Table::new(columns).print(&mut out, &holds.iter().map(cells).collect::<Vec<_>>())?;
-            }
-            Format::Json => out.json(&Json::from(holds))?,
-            Format::Jsonl => holds.iter().try_for_each(|hold| out.json(hold))?,
-        }
-        return Ok(out.flush()?);
-    };
-    let pairs = [
-        ("jid", Value::from(jid.as_str())),
-        ("reason", args.reason.map_or(Value::Nil, Value::from)),
-        ("release", Value::from(args.release)),
-    ];
+pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
+    let Some(jid) = &args.jid else { return list(global) };
     let operation = if args.release { "release the job" } else { "hold the job" };
-    let mut answer = ask::call(&mut client, "store_hold", pairs).context(operation)?;
+    let mut answer = ask::answer(global, "store_hold", args, operation)?;
     if args.release && answer == false {
         bail!("release the job: {jid} is not held");
     }
     if args.release {
         answer = json!({ "jid": jid, "released": true });
     }
-    iso_in(&mut answer);
-    match out.format {
-        Format::Table => {
-            let state = if args.release { "is released" } else { "is held" };
-            out.line(&format!("{jid} {state}"))?;
-        }
-        Format::Json | Format::Jsonl => out.json(&answer)?,
+    let state = if args.release { "is released" } else { "is held" };
+    show(global.output, &answer, |out| Ok(out.line(&format!("{jid} {state}"))?))
+}
+
+fn list(global: &Global) -> anyhow::Result<()> {
+    let answer = ask::answer(global, "store_holds", (), "list the holds")?;
+    let holds = answer.list("holds");
+    if global.output == Form::Json {
+        return show(global.output, answer.of("holds"), |_| Ok(()));
     }
-    Ok(out.flush()?)
+    show_rows(global.output, &answer, "holds", |out| {
+        let columns = [Column::left("JID"), Column::left("SINCE (UTC)"), Column::truncated("REASON")];
+        let cells = |hold: &Json| vec![hold.leaf("jid"), short(hold.of("time")), hold.leaf("reason")];
+        Ok(Table::new(columns).print(out, &holds.iter().map(cells).collect::<Vec<_>>())?)
+    })
 }

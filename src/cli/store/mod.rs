@@ -14,6 +14,7 @@ mod verify;
 use serde_json::Value as Json;
 
 use super::Global;
+use super::format::fields::Fields as _;
 
 /// Verbs under `store`.
 #[derive(clap::Subcommand)]
@@ -51,7 +52,7 @@ pub(super) fn run(global: &Global, store: Store) -> anyhow::Result<()> {
     match store {
         Store::Stats => stats::run(global),
         Store::Prune(args) => prune::run(global, &args),
-        Store::Hold(args) => hold::run(global, args),
+        Store::Hold(args) => hold::run(global, &args),
         Store::Verify(args) => verify::run(global, &args),
         Store::Rebuild(args) => rebuild::run(global, &args),
         Store::RedactKeys(args) => redact_keys::run(global, &args),
@@ -59,14 +60,6 @@ pub(super) fn run(global: &Global, store: Store) -> anyhow::Result<()> {
         Store::Backup(args) => backup::run(global, &args),
         Store::Restore(args) => restore::run(global, &args),
     }
-}
-
-fn number(row: &Json, name: &str) -> u64 {
-    row.get(name).and_then(Json::as_u64).unwrap_or(0)
-}
-
-fn text<'a>(row: &'a Json, name: &str) -> &'a str {
-    row.get(name).and_then(Json::as_str).unwrap_or_default()
 }
 
 /// Formats bytes in at most six characters: `1023B`, `47.2K`, `9.81G`.
@@ -99,7 +92,7 @@ fn span(seconds: u64) -> String {
 
 /// Formats the age of a time; a dash if the time is absent.
 fn ago(row: &Json, name: &str, now: i64) -> String {
-    match row.get(name).and_then(Json::as_i64) {
+    match row.of(name).as_i64() {
         Some(at) => span(u64::try_from(now.saturating_sub(at) / 1_000_000).unwrap_or(0)),
         None => "-".to_owned(),
     }

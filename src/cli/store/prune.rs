@@ -3,22 +3,22 @@
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use rmpv::Value;
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 
 use super::super::ask::NoDaemon;
-use super::super::format::output::{Format, Output, OutputError};
+use super::super::format::fields::Fields as _;
+use super::super::format::output::{Output, show_rows};
 use super::super::format::table::{Column, Table};
 use super::super::{Global, ask, print_error};
-use super::{ago, bytes, number, text};
+use super::{ago, bytes};
 use crate::api::call::prune_answer;
 use crate::clock::Clock;
-use crate::config::{Config, Environment, parse_duration, parse_size};
+use crate::config::{Config, Environment};
 use crate::daemon::store_options;
+use crate::model::word::Word as _;
 use crate::model::{Age, Keep};
 use crate::store::Store;
 use crate::store::retain::PruneOptions;
-use crate::wire;
 
 /// Flags of `store prune`.
 #[derive(clap::Args)]
@@ -56,38 +56,25 @@ Examples:
   saltcellar store prune --dry-run --output json | jq '[.segments[].disk_bytes] | add'";
 
 fn age(text: &str) -> Result<Duration, String> {
-    parse_duration(text).ok_or_else(|| "expected a duration such as 90m, 12h or 30d".to_owned())
+    Duration::parse(text).ok_or_else(|| "expected a duration such as 90m, 12h or 30d".to_owned())
 }
 
 fn size(text: &str) -> Result<u64, String> {
-    parse_size(text).ok_or_else(|| "expected bytes, or a number with KiB, MiB or GiB".to_owned())
+    u64::parse(text).ok_or_else(|| "expected bytes, or a number with KiB, MiB or GiB".to_owned())
 }
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
-    let answer = match ask::connect(global) {
-        Ok(mut client) => {
-            let number = |n: Option<u64>| n.map_or(Value::Nil, Value::from);
-            let pairs = [
-                ("class", args.class.clone().map_or(Value::Nil, Value::from)),
-                ("age_s", number(args.age.map(|age| age.as_secs()))),
-                ("bytes", number(args.bytes)),
-                ("entries", number(args.entries)),
-                ("dry_run", Value::from(args.dry_run)),
-            ];
-            ask::call(&mut client, "store_prune", pairs).context("prune the store")?
-        }
+    let call_args = json!({
+        "class": args.class, "age_s": args.age.map(|age| age.as_secs()), "bytes": args.bytes,
+        "entries": args.entries, "dry_run": args.dry_run,
+    });
+    let answer = match ask::answer(global, "store_prune", call_args, "prune the store") {
         Err(error) if error.is::<NoDaemon>() => offline(global, args)?,
-        Err(error) => return Err(error),
+        answer => answer?,
     };
-    let mut out = Output::new(global.output);
-    match out.format {
-        Format::Table => table(&mut out, &answer, args.dry_run)?,
-        Format::Json => out.json(&answer)?,
-        Format::Jsonl => rows(&answer).iter().try_for_each(|row| out.json(row))?,
-    }
-    out.flush()?;
-    match rows(&answer).iter().find(|row| text(row, "outcome") == "failed") {
-        Some(row) => Err(anyhow!("prune the store: {}", text(row, "error"))),
+    show_rows(global.output, &answer, "segments", |out| table(out, answer.list("segments"), args.dry_run))?;
+    match answer.list("segments").iter().find(|row| row.text("outcome") == "failed") {
+        Some(row) => Err(anyhow!("prune the store: {}", row.text("error"))),
         None => Ok(()),
     }
 }
@@ -113,28 +100,22 @@ fn offline(global: &Global, args: &Args) -> anyhow::Result<Json> {
     });
     let options = PruneOptions { class: args.class.clone(), keep, dry_run: args.dry_run };
     let all = opened.store.prune(&options).context("prune the store")?;
-    let value = rmpv::decode::read_value(&mut prune_answer(&all).as_slice()).context("read the answer")?;
-    Ok(wire::json::to_json(&value))
+    Ok(prune_answer(&all))
 }
 
-fn rows(answer: &Json) -> &[Json] {
-    answer.get("segments").and_then(Json::as_array).map(Vec::as_slice).unwrap_or_default()
-}
-
-fn table(out: &mut Output, answer: &Json, dry_run: bool) -> Result<(), OutputError> {
-    let rows = rows(answer);
+fn table(out: &mut Output, rows: &[Json], dry_run: bool) -> anyhow::Result<()> {
     let now = Clock::real().now().0;
     let cells = |row: &Json| {
         vec![
-            text(row, "class").to_owned(),
-            number(row, "segment").to_string(),
-            number(row, "entries").to_string(),
-            number(row, "jobs").to_string(),
-            bytes(number(row, "disk_bytes")),
+            row.leaf("class"),
+            row.leaf("segment"),
+            row.leaf("entries"),
+            row.leaf("jobs"),
+            bytes(row.number("disk_bytes")),
             ago(row, "oldest", now),
             ago(row, "newest", now),
-            text(row, "reason").to_owned(),
-            text(row, "outcome").to_owned(),
+            row.leaf("reason"),
+            row.leaf("outcome"),
         ]
     };
     if !rows.is_empty() {
@@ -151,10 +132,9 @@ fn table(out: &mut Output, answer: &Json, dry_run: bool) -> Result<(), OutputErr
         ]);
         table.print(out, &rows.iter().map(cells).collect::<Vec<_>>())?;
     }
-    let outcome = if dry_run { "planned" } else { "dropped" };
-    let dropped = || rows.iter().filter(|row| text(row, "outcome") == outcome);
-    let sum = |name: &str| dropped().map(|row| number(row, name)).sum::<u64>();
-    let (verb, count) = (if dry_run { "would be dropped" } else { "dropped" }, dropped().count());
-    let (entries, size) = (sum("entries"), bytes(sum("disk_bytes")));
-    out.line(&format!("{count} segments {verb}: {entries} entries, {size} on disk"))
+    let (outcome, verb) = if dry_run { ("planned", "would be dropped") } else { ("dropped", "dropped") };
+    let dropped: Vec<_> = rows.iter().filter(|row| row.text("outcome") == outcome).collect();
+    let sum = |name: &str| dropped.iter().map(|row| row.number(name)).sum::<u64>();
+    let (count, entries, size) = (dropped.len(), sum("entries"), bytes(sum("disk_bytes")));
+    Ok(out.line(&format!("{count} segments {verb}: {entries} entries, {size} on disk"))?)
 }

@@ -4,7 +4,7 @@ use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
 use super::super::Global;
-use super::super::format::output::{Format, Output};
+use super::super::format::output::show;
 use super::super::format::progress::{Bar, Unit};
 use super::tool::{config, count, field};
 use crate::clock::Clock;
@@ -36,24 +36,19 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let report = rebuild::rebuild(&options, which.as_ref(), &mut bar).context("rebuild the indexes")?;
     let seconds = bar.seconds();
     drop(bar);
-    let mut out = Output::new(global.output);
-    match out.format {
-        Format::Table => {
-            field(&mut out, "state dir", &config.state_dir.to_string_lossy())?;
-            let rebuilt = count(report.segments, "segment", "segments");
-            field(&mut out, "rebuilt", &format!("indexes of {rebuilt} in {seconds:.1} s"))?;
-            for (class, segments, entries) in &report.classes {
-                let (segments, entries) =
-                    (count(*segments, "segment", "segments"), count(*entries, "entry", "entries"));
-                field(&mut out, class, &format!("{segments}, {entries}"))?;
-            }
+    let class = |(class, segments, entries): &(String, u64, u64)| json!({ "class": class, "segments": segments, "entries": entries });
+    let document = json!({
+        "state_dir": config.state_dir.to_string_lossy(),
+        "segments_rebuilt": report.segments,
+        "classes": report.classes.iter().map(class).collect::<Json>(),
+    });
+    show(global.output, &document, |out| {
+        field(out, "state dir", &config.state_dir.to_string_lossy())?;
+        let segments = |n: u64| count(n, "segment", "segments");
+        field(out, "rebuilt", &format!("indexes of {} in {seconds:.1} s", segments(report.segments)))?;
+        for (class, n, entries) in &report.classes {
+            field(out, class, &format!("{}, {}", segments(*n), count(*entries, "entry", "entries")))?;
         }
-        Format::Json | Format::Jsonl => {
-            let class = |(class, segments, entries): &(String, u64, u64)| json!({ "class": class, "segments": segments, "entries": entries });
-            let classes = report.classes.iter().map(class).collect::<Json>();
-            let (dir, rebuilt) = (config.state_dir.to_string_lossy(), report.segments);
-            out.json(&json!({ "state_dir": dir, "segments_rebuilt": rebuilt, "classes": classes }))?;
-        }
-    }
-    Ok(out.flush()?)
+        Ok(())
+    })
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use serde_json::json;
 
-use super::super::format::output::{Format, Output};
+use super::super::format::output::show;
 use super::super::format::progress::{Bar, Unit};
 use super::super::{Global, finding};
 use super::tool::{config, count, field};
@@ -114,31 +114,44 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         drop(Store::open(&options).context("rebuild the indexes")?);
         crate::store::tools::files::inherit_owner(dir)?;
     }
-    let mut out = Output::new(global.output);
     let found = report.entries + spilled;
-    match out.format {
-        Format::Table => {
-            field(&mut out, "state dir", &dir.to_string_lossy())?;
-            let (segments, affected) = (count(report.segments, "segment", "segments"), report.segments_affected);
-            field(&mut out, "searched", &format!("{segments}, for {} and for keys in requests", count(known, "known key", "known keys")))?;
-            let what = if args.dry_run { "with a key in plain text" } else { "redacted" };
-            let words = format!("{} {what}, in {}", count(report.entries, "entry", "entries"), count(affected, "segment", "segments"));
-            field(&mut out, "store", &words)?;
-            field(&mut out, "spill", &format!("{} {what}", count(spilled, "event", "events")))?;
-            for path in &report.unsearchable {
-                field(&mut out, "unsearchable", &format!("{} cannot be searched: delete it once it is not needed", path.display()))?;
-            }
-            if found > 0 {
-                field(&mut out, "next", "update every backup with `store backup --delete`, delete exports, and rotate the master's keys (--help)")?;
-            }
+    let document = json!({
+        "state_dir": dir.to_string_lossy(), "dry_run": args.dry_run, "keys_known": known, "segments": report.segments,
+        "segments_affected": report.segments_affected, "entries": report.entries, "spilled_events": spilled,
+        "unsearchable": report.unsearchable.iter().map(|path| path.to_string_lossy()).collect::<Vec<_>>(),
+    });
+    show(global.output, &document, |out| {
+        field(out, "state dir", &dir.to_string_lossy())?;
+        let (segments, affected) = (count(report.segments, "segment", "segments"), report.segments_affected);
+        field(
+            out,
+            "searched",
+            &format!("{segments}, for {} and for keys in requests", count(known, "known key", "known keys")),
+        )?;
+        let what = if args.dry_run { "with a key in plain text" } else { "redacted" };
+        let words = format!(
+            "{} {what}, in {}",
+            count(report.entries, "entry", "entries"),
+            count(affected, "segment", "segments")
+        );
+        field(out, "store", &words)?;
+        field(out, "spill", &format!("{} {what}", count(spilled, "event", "events")))?;
+        for path in &report.unsearchable {
+            field(
+                out,
+                "unsearchable",
+                &format!("{} cannot be searched: delete it once it is not needed", path.display()),
+            )?;
         }
-        Format::Json | Format::Jsonl => out.json(&json!({
-            "state_dir": dir.to_string_lossy(), "dry_run": args.dry_run, "keys_known": known, "segments": report.segments,
-            "segments_affected": report.segments_affected, "entries": report.entries, "spilled_events": spilled,
-            "unsearchable": report.unsearchable.iter().map(|path| path.to_string_lossy()).collect::<Vec<_>>(),
-        }))?,
-    }
-    out.flush()?;
+        if found > 0 {
+            field(
+                out,
+                "next",
+                "update every backup with `store backup --delete`, delete exports, and rotate the master's keys (--help)",
+            )?;
+        }
+        Ok(())
+    })?;
     if args.dry_run && found > 0 {
         let text = format!("{} a key in plain text", count(found, "entry contains", "entries contain"));
         return Err(finding(text));

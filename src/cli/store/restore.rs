@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use serde_json::json;
 
 use super::super::Global;
-use super::super::format::output::{Format, Output};
+use super::super::format::output::show;
 use super::super::format::progress::{Bar, Unit, bytes};
 use super::tool::{config, count, field};
 use crate::clock::{Clock, Micros};
@@ -52,21 +52,17 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         drop(rebuild::open_watched(&options, &indexes, &mut bar).context("build the indexes")?);
         seconds += bar.seconds();
     }
-    let mut out = Output::new(global.output);
-    let (segments, made) = (report.segments, Micros(report.made));
-    match out.format {
-        Format::Table => {
-            field(&mut out, "backup", &format!("{}, made {}", args.from.display(), made.iso()))?;
-            let all = format!("{}, {}", count(segments, "segment", "segments"), bytes(report.bytes));
-            field(&mut out, "store", &format!("{}: {all} in {seconds:.1} s", args.to.display()))?;
-        }
-        Format::Json | Format::Jsonl => out.json(&json!({
-            "backup": args.from.to_string_lossy(),
-            "made": made.iso(),
-            "state_dir": args.to.to_string_lossy(),
-            "segments": segments,
-            "bytes": report.bytes,
-        }))?,
-    }
-    Ok(out.flush()?)
+    let (segments, made) = (report.segments, Micros(report.made).iso());
+    let document = json!({
+        "backup": args.from.to_string_lossy(),
+        "made": made,
+        "state_dir": args.to.to_string_lossy(),
+        "segments": segments,
+        "bytes": report.bytes,
+    });
+    show(global.output, &document, |out| {
+        field(out, "backup", &format!("{}, made {made}", args.from.display()))?;
+        let all = format!("{}, {}", count(segments, "segment", "segments"), bytes(report.bytes));
+        Ok(field(out, "store", &format!("{}: {all} in {seconds:.1} s", args.to.display()))?)
+    })
 }

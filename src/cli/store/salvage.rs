@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
-use super::super::format::output::{Format, Output, OutputError, plain};
+use super::super::format::output::{Output, OutputError, plain, show};
 use super::super::format::progress::{Bar, Unit};
 use super::super::{Global, finding};
 use super::tool::{count, field};
@@ -41,12 +41,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let report = salvage::salvage(&args.from, &args.to, now, &mut bar).context("salvage the store")?;
     let seconds = bar.seconds();
     drop(bar);
-    let mut out = Output::new(global.output);
-    match out.format {
-        Format::Table => table(&mut out, args, &report, seconds)?,
-        Format::Json | Format::Jsonl => out.json(&document(args, &report))?,
-    }
-    out.flush()?;
+    show(global.output, &document(args, &report), |out| Ok(table(out, args, &report, seconds)?))?;
     if !report.losses.is_empty() {
         let losses = count(report.losses.len() as u64, "range", "ranges");
         let entries = count(report.entries_lost(), "entry", "entries");

@@ -1,12 +1,12 @@
 //! `saltcellar store stats`: shows statistics of the store.
 
-use anyhow::Context;
 use serde_json::Value as Json;
 
-use super::super::format::output::{Format, Output, OutputError};
+use super::super::format::fields::Fields as _;
+use super::super::format::output::{Output, show};
 use super::super::format::table::{Column, Table};
 use super::super::{Global, ask};
-use super::{ago, bytes, number, span, text};
+use super::{ago, bytes, span};
 use crate::clock::Clock;
 
 pub(super) const EXAMPLES: &str = "\
@@ -18,35 +18,21 @@ Examples:
   saltcellar store stats --output json | jq '.classes[] | {class, disk_bytes}'";
 
 pub(super) fn run(global: &Global) -> anyhow::Result<()> {
-    let mut client = ask::connect(global)?;
-    let stats = ask::call(&mut client, "store_stats", []).context("query the store's statistics")?;
-    let mut out = Output::new(global.output);
-    match out.format {
-        Format::Table => table(&mut out, &stats)?,
-        Format::Json | Format::Jsonl => out.json(&stats)?,
-    }
-    Ok(out.flush()?)
+    let stats = ask::answer(global, "store_stats", (), "query the store's statistics")?;
+    show(global.output, &stats, |out| table(out, &stats))
 }
 
-fn table(out: &mut Output, stats: &Json) -> Result<(), OutputError> {
-    let space = stats.get("space").unwrap_or(&Json::Null);
-    out.line(&format!(
-        "disk      {} free of {}: {} (low below {}, full below {})",
-        bytes(number(space, "free_bytes")),
-        bytes(number(space, "total_bytes")),
-        text(space, "state"),
-        bytes(number(space, "low_bytes")),
-        bytes(number(space, "min_bytes")),
-    ))?;
-    let checkpoint = stats.get("checkpoint").and_then(Json::as_u64);
-    let checkpoint = checkpoint.map_or("-".to_owned(), |seq| seq.to_string());
-    out.line(&format!(
-        "seq       head {}, durable {}, checkpoint {checkpoint}",
-        number(stats, "head"),
-        number(stats, "durable")
-    ))?;
-    out.line(&format!("held      {} jobs", number(stats, "holds")))?;
-    let classes = stats.get("classes").and_then(Json::as_array).map(Vec::as_slice).unwrap_or_default();
+fn table(out: &mut Output, stats: &Json) -> anyhow::Result<()> {
+    let space = stats.of("space");
+    let [free, total, low, min] =
+        ["free_bytes", "total_bytes", "low_bytes", "min_bytes"].map(|name| bytes(space.number(name)));
+    let state = space.leaf("state");
+    out.line(&format!("disk      {free} free of {total}: {state} (low below {low}, full below {min})"))?;
+    let checkpoint = stats.of("checkpoint").as_u64().map_or("-".to_owned(), |seq| seq.to_string());
+    let (head, durable) = (stats.number("head"), stats.number("durable"));
+    out.line(&format!("seq       head {head}, durable {durable}, checkpoint {checkpoint}"))?;
+    out.line(&format!("held      {} jobs", stats.number("holds")))?;
+    let classes = stats.list("classes");
     let now = Clock::real().now().0;
     out.line("")?;
     let mut table = Table::new([
@@ -71,18 +57,18 @@ fn table(out: &mut Output, stats: &Json) -> Result<(), OutputError> {
         Column::right("HELD"),
     ]);
     let rows: Vec<_> = classes.iter().map(limits).collect();
-    table.print(out, &rows)
+    Ok(table.print(out, &rows)?)
 }
 
 fn statistics(class: &Json, now: i64) -> Vec<String> {
-    let (raw, disk) = (number(class, "raw_bytes"), number(class, "disk_bytes"));
+    let (raw, disk) = (class.number("raw_bytes"), class.number("disk_bytes"));
     let ratio =
         (disk * 100).checked_div(raw).map_or("-".to_owned(), |n| format!("{}.{:02}", n / 100, n % 100));
-    let rate = number(class, "entries_per_1000_s");
+    let rate = class.number("entries_per_1000_s");
     vec![
-        text(class, "class").to_owned(),
-        number(class, "segments").to_string(),
-        number(class, "entries").to_string(),
+        class.leaf("class"),
+        class.leaf("segments"),
+        class.leaf("entries"),
         bytes(raw),
         bytes(disk),
         ratio,
@@ -93,25 +79,20 @@ fn statistics(class: &Json, now: i64) -> Vec<String> {
 }
 
 fn limits(class: &Json) -> Vec<String> {
-    let age = match (text(class, "keep_age"), class.get("keep_age_s").and_then(Json::as_u64)) {
+    let age = match (class.text("keep_age"), class.of("keep_age_s").as_u64()) {
         ("salt", Some(seconds)) => format!("{} (salt)", span(seconds)),
-        ("salt", None) if class.get("keep_age_known").and_then(Json::as_bool) == Some(false) => {
-            "not reported yet (salt)".to_owned()
-        }
+        ("salt", None) if *class.of("keep_age_known") == false => "not reported yet (salt)".to_owned(),
         ("salt", None) => "forever (salt)".to_owned(),
         (_, Some(seconds)) => span(seconds),
         (_, None) => "forever".to_owned(),
     };
-    let configured = class.get("configured").and_then(Json::as_bool).unwrap_or(true);
-    let age = if configured { age } else { format!("{age} (not configured)") };
-    let or_dash = |name: &str, show: fn(u64) -> String| {
-        class.get(name).and_then(Json::as_u64).map_or("-".to_owned(), show)
-    };
+    let age = if class.is("configured") { age } else { format!("{age} (not configured)") };
+    let or_dash = |name: &str, show: fn(u64) -> String| class.of(name).as_u64().map_or("-".to_owned(), show);
     vec![
-        text(class, "class").to_owned(),
+        class.leaf("class"),
         age,
         or_dash("keep_bytes", bytes),
         or_dash("keep_entries", |n| n.to_string()),
-        number(class, "held_segments").to_string(),
+        class.leaf("held_segments"),
     ]
 }

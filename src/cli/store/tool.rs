@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use serde_json::Value as Json;
 
+use super::super::format::fields::Fields as _;
 use super::super::format::output::{Output, OutputError, plain};
 use super::super::{Global, ask};
 use crate::config::{Config, Environment, Origin};
@@ -27,8 +27,8 @@ pub(super) fn state_dir_of_daemon(global: &Global) -> anyhow::Result<PathBuf> {
         Err(error) if error.is::<ask::NoDaemon>() => return Ok(config.state_dir),
         client => client?,
     };
-    let status = ask::call(&mut client, "status", []).context("query the daemon's state directory")?;
-    Ok(status.get("state_dir").and_then(Json::as_str).map_or(config.state_dir, PathBuf::from))
+    let status = ask::call(&mut client, "status", ()).context("query the daemon's state directory")?;
+    Ok(status.of("state_dir").as_str().map_or(config.state_dir, PathBuf::from))
 }
 
 /// Line width without a terminal.

@@ -3,7 +3,7 @@
 use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
-use super::super::format::output::{Format, Output, OutputError};
+use super::super::format::output::{Output, OutputError, show};
 use super::super::format::progress::{Bar, Unit, bytes};
 use super::super::{Global, finding};
 use super::tool::{count, field, state_dir};
@@ -39,12 +39,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         verify::verify(&dir, VerifyOptions { quick: args.quick }, &mut bar).context("verify the store")?;
     let seconds = bar.seconds();
     drop(bar);
-    let mut out = Output::new(global.output);
-    match out.format {
-        Format::Table => table(&mut out, &dir, &report, seconds)?,
-        Format::Json | Format::Jsonl => out.json(&document(&dir, &report))?,
-    }
-    out.flush()?;
+    show(global.output, &document(&dir, &report), |out| Ok(table(out, &dir, &report, seconds)?))?;
     let problems = report.problems.len() as u64 + report.problems_more;
     if problems > 0 {
         let lost = count(report.entries_lost(), "entry", "entries");

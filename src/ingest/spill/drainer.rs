@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::file::{DiskQueue, Hole};
-use super::{
-    BusDependencies, InFlight, PendingBatch, Shared, SpillState, SpillWriter, count_gap, dir_of, offer,
-};
+use super::{BusDependencies, InFlight, PendingBatch, Shared, SpillState, SpillWriter, dir_of, offer};
 use crate::clock::Micros;
 use crate::ingest::gap::{Cause, Gap};
 use crate::ingest::master_keys::MasterKeys;
@@ -24,7 +22,7 @@ pub struct SpillDrainer {
     intake: Intake,
     disk: DiskQueue,
     fs: Arc<dyn Fs>,
-    /// For events spilled by an earlier release, without redaction.
+    /// For events spilled before their key was known.
     master_keys: Arc<MasterKeys>,
     bytes_max: u64,
     /// A batch read from disk that did not fit into the intake.
@@ -84,16 +82,8 @@ impl SpillDrainer {
             // A gap for events older than those on disk: in memory or with the store when the daemon was killed.
             if let Some((first, at)) = found.first.filter(|(first, _)| known && *first > number + 1) {
                 let gap = Gap { begin: until, end: at, cause: Cause::StartUp, lost: None };
-                let batch = Arc::new(gap.batch(&shared.bus));
-                state.back.push_back(PendingBatch {
-                    batch,
-                    first: first - 1,
-                    at,
-                    since: Instant::now(),
-                    file: None,
-                    refused: 0,
-                });
-                spill_writer.count_gap(&mut state, &gap);
+                let batch = shared.gap_batch(&mut state, &gap);
+                state.back.push_back(PendingBatch::new(batch, first - 1, at));
             }
         }
         if found.events > 0 {
@@ -276,16 +266,10 @@ impl SpillDrainer {
         state.lost += lost;
         tracing::error!(bus = %self.shared.bus.display(), lost, why = state.reason, "events rejected permanently, dropped");
         state.stored.extend(pending_batch.file);
-        let gap = Gap {
-            begin: Some(pending_batch.at),
-            end: pending_batch.at,
-            cause: Cause::Refused,
-            lost: Some(lost),
-        };
-        state.gaps += 1;
-        count_gap(&self.shared, &gap);
-        let batch = Arc::new(gap.batch(&self.shared.bus));
-        state.back.push_front(PendingBatch { batch, file: None, refused: 0, ..*pending_batch });
+        let PendingBatch { first, at, .. } = *pending_batch;
+        let gap = Gap { begin: Some(at), end: at, cause: Cause::Refused, lost: Some(lost) };
+        let batch = self.shared.gap_batch(state, &gap);
+        state.back.push_front(PendingBatch::new(batch, first, at));
     }
 
     /// Reads the next chunk from disk; false if that has to wait.
@@ -304,30 +288,17 @@ impl SpillDrainer {
             Ok(Some(piece)) => {
                 self.reads_rest_until = None;
                 let at = piece.batch.entry(0).map_or_else(|| self.shared.clock.now(), |entry| entry.at);
-                let pending_batch = PendingBatch {
-                    batch: Arc::new(self.master_keys.clean_batch(piece.batch)),
-                    first: piece.first,
-                    at,
-                    since: Instant::now(),
-                    file: Some(piece.file),
-                    refused: 0,
-                };
+                let batch = self.master_keys.clean_batch(piece.batch);
+                let pending_batch =
+                    PendingBatch { file: Some(piece.file), ..PendingBatch::new(batch, piece.first, at) };
                 if let Some(Hole { lost, after }) = piece.hole {
                     let gap = Gap { begin: after, end: at, cause: Cause::Spill, lost };
                     let missing = lost.unwrap_or_default();
                     let mut state = self.shared.state.lock();
-                    (state.lost, state.gaps) = (state.lost + missing, state.gaps + 1);
+                    state.lost += missing;
                     self.shared.metrics.bus_events_lost.add(missing);
-                    count_gap(&self.shared, &gap);
-                    let batch = Arc::new(gap.batch(&self.shared.bus));
-                    state.back.push_back(PendingBatch {
-                        batch,
-                        first: piece.first,
-                        at,
-                        since: Instant::now(),
-                        file: None,
-                        refused: 0,
-                    });
+                    let batch = self.shared.gap_batch(&mut state, &gap);
+                    state.back.push_back(PendingBatch::new(batch, piece.first, at));
                 }
                 // Without events only the gap is delivered.
                 self.piece = Some(pending_batch).filter(|pending_batch| !pending_batch.batch.is_empty());

@@ -50,7 +50,6 @@ struct File {
     done: bool,
     /// Some bytes are invalid or unreadable: the file is kept.
     damaged: bool,
-    /// Failed reads.
     failures: u32,
 }
 
@@ -123,7 +122,6 @@ pub struct DiskQueue {
     damage_open: bool,
 }
 
-/// The file being written.
 #[derive(Debug)]
 struct Tail {
     file: Box<dyn FsFile>,
@@ -131,7 +129,6 @@ struct Tail {
     size: u64,
 }
 
-/// The file being read.
 #[derive(Debug)]
 struct Front {
     reader: Reader,

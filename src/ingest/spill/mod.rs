@@ -61,6 +61,12 @@ struct PendingBatch {
     refused: u32,
 }
 
+impl PendingBatch {
+    fn new(batch: Batch, first: u64, at: Micros) -> Self {
+        Self { batch: Arc::new(batch), first, at, since: Instant::now(), file: None, refused: 0 }
+    }
+}
+
 /// A batch offered to the store, kept until it and all before it are answered.
 #[derive(Debug)]
 struct InFlight {
@@ -186,6 +192,17 @@ impl Shared {
         state.held.then(|| state.reason.clone())
     }
 
+    /// Counts and logs a gap; returns the batch with its entry.
+    fn gap_batch(&self, state: &mut SpillState, gap: &Gap) -> Batch {
+        state.gaps += 1;
+        self.metrics.bus_gaps.add(1);
+        tracing::warn!(
+            bus = %self.bus.display(), cause = gap.cause.name(), begin = gap.begin.map(Micros::iso),
+            end = gap.end.iso(), lost = gap.lost, "bus events may be missing"
+        );
+        gap.batch(&self.bus)
+    }
+
     /// Records the store's answer to a batch in flight.
     fn answered(&self, flight: u64, outcome: Result<(), String>) {
         let mut state = self.state.lock();
@@ -305,18 +322,13 @@ impl SpillWriter {
             self.lose(&mut state, batch.len() as u64, at);
             return;
         }
-        if let Some(gap) = state.losing.take() {
-            self.take(&mut state, gap.batch(&self.shared.bus), gap.end);
-            self.count_gap(&mut state, &gap);
-        }
+        self.take_loss(&mut state);
         self.take(&mut state, batch, at);
     }
 
     /// Accepts a gap in order with the events.
     pub fn push_gap(&self, gap: &Gap) {
-        let mut state = self.shared.state.lock();
-        self.take(&mut state, gap.batch(&self.shared.bus), gap.end);
-        self.count_gap(&mut state, gap);
+        self.take_gap(&mut self.shared.state.lock(), gap);
     }
 
     /// Sets the time up to which the bus has been read.
@@ -327,10 +339,7 @@ impl SpillWriter {
     /// Marks the end of input.
     pub fn close(&self) {
         let mut state = self.shared.state.lock();
-        if let Some(gap) = state.losing.take() {
-            self.take(&mut state, gap.batch(&self.shared.bus), gap.end);
-            self.count_gap(&mut state, &gap);
-        }
+        self.take_loss(&mut state);
         state.closing = true;
         drop(state);
         self.shared.changed.notify_all();
@@ -339,8 +348,7 @@ impl SpillWriter {
     fn take(&self, state: &mut SpillState, batch: Batch, at: Micros) {
         let first = state.next_number;
         state.next_number += batch.len() as u64;
-        let pending_batch =
-            PendingBatch { batch: Arc::new(batch), first, at, since: Instant::now(), file: None, refused: 0 };
+        let pending_batch = PendingBatch::new(batch, first, at);
         if state.is_clear() && offer(&self.shared, state, &self.intake, &pending_batch) {
             return;
         }
@@ -369,18 +377,17 @@ impl SpillWriter {
         }
     }
 
-    fn count_gap(&self, state: &mut SpillState, gap: &Gap) {
-        state.gaps += 1;
-        count_gap(&self.shared, gap);
+    /// Ends the current loss, if any, with its gap.
+    fn take_loss(&self, state: &mut SpillState) {
+        if let Some(gap) = state.losing.take() {
+            self.take_gap(state, &gap);
+        }
     }
-}
 
-fn count_gap(shared: &Shared, gap: &Gap) {
-    shared.metrics.bus_gaps.add(1);
-    tracing::warn!(
-        bus = %shared.bus.display(), cause = gap.cause.name(), begin = gap.begin.map(Micros::iso),
-        end = gap.end.iso(), lost = gap.lost, "bus events may be missing"
-    );
+    fn take_gap(&self, state: &mut SpillState, gap: &Gap) {
+        let batch = self.shared.gap_batch(state, gap);
+        self.take(state, batch, gap.end);
+    }
 }
 
 /// The directory of a bus in the directory of all spills: its path in readable form, and a hash of it.

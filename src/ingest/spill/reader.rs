@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::record::{FILE_HEADER, Header, Record};
+use super::record::{FILE_HEADER, Header, RECORD_HEADER, Record};
 use crate::clock::Micros;
 use crate::limits::{SECTOR_BYTES, SPILL_READ_BYTES};
 use crate::store::vfs::FsFile;
@@ -14,11 +14,9 @@ pub(super) enum ReadStep {
     Record(usize),
     /// This many invalid bytes, which the reader has skipped.
     Damage(u64),
-    /// End of file.
     End,
 }
 
-/// A position in a spill file.
 #[derive(Debug)]
 pub(super) struct Reader {
     file: Box<dyn FsFile>,
@@ -39,7 +37,7 @@ impl Reader {
         let mut reader =
             Self { file, header: unknown, at: 0, size, window: Vec::new(), window_at: 0, past_errors };
         let Some(header) = Header::read(reader.load(0, FILE_HEADER)?) else { return Ok(None) };
-        (reader.header, reader.at) = (header, header.len as u64);
+        (reader.header, reader.at) = (header, FILE_HEADER as u64);
         Ok(Some(reader))
     }
 
@@ -65,12 +63,10 @@ impl Reader {
             return Ok(ReadStep::Record(len));
         }
         let mut behind = self.size;
-        if self.header.is_searchable() {
-            for at in self.at + 1..self.size {
-                if self.record_at(at)?.is_some() {
-                    behind = at;
-                    break;
-                }
+        for at in self.at + 1..self.size {
+            if self.record_at(at)?.is_some() {
+                behind = at;
+                break;
             }
         }
         // The file may have become shorter.
@@ -93,9 +89,8 @@ impl Reader {
     /// Length of a valid record at an offset.
     fn record_at(&mut self, at: u64) -> io::Result<Option<usize>> {
         let header = self.header;
-        let bytes = self.load(at, header.record_header())?;
-        let Some(len) = bytes.get(..header.record_header()).and_then(|bytes| header.record_len(bytes, at))
-        else {
+        let bytes = self.load(at, RECORD_HEADER)?;
+        let Some(len) = bytes.get(..RECORD_HEADER).and_then(|bytes| header.record_len(bytes, at)) else {
             return Ok(None);
         };
         let bytes = self.load(at, len)?;
@@ -144,24 +139,17 @@ impl Reader {
     }
 }
 
-/// The result of scanning a file.
 #[derive(Debug, Default)]
 pub(super) struct FileScan {
-    /// Valid records.
     pub(super) events: u64,
-    /// Number and arrival of the first record.
     pub(super) first: Option<(u64, Micros)>,
-    /// Number and arrival of the last record.
     pub(super) last: Option<(u64, Micros)>,
-    /// The end of the last record.
     pub(super) end: u64,
-    /// The file contains invalid bytes.
     pub(super) damaged: bool,
     /// Only an incomplete record follows the last valid one.
     pub(super) torn: bool,
 }
 
-/// Scans a file.
 pub(super) fn scan(file: Box<dyn FsFile>, size: u64) -> io::Result<FileScan> {
     let mut scan = FileScan::default();
     if size < FILE_HEADER as u64 || is_zeros(&*file, size)? {
@@ -189,8 +177,8 @@ pub(super) fn scan(file: Box<dyn FsFile>, size: u64) -> io::Result<FileScan> {
     }
     if scan.end < size {
         let header = reader.header();
-        let bytes = reader.load(scan.end, header.record_header())?;
-        let len = bytes.get(..header.record_header()).map(|bytes| header.record_len(bytes, scan.end));
+        let bytes = reader.load(scan.end, RECORD_HEADER)?;
+        let len = bytes.get(..RECORD_HEADER).map(|bytes| header.record_len(bytes, scan.end));
         scan.torn = len.is_none_or(|len| len.is_some_and(|len| scan.end + len as u64 > size));
     }
     Ok(scan)

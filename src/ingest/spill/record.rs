@@ -17,13 +17,10 @@
 //! | 16 | xxh3-64 of the payload, seeded with the key, u64 LE |
 //! | 24 | payload: arrival in microseconds i64 LE; 0 event or 1 gap u8; 1 if it may be stored already, u8; 1 if it contained the master's key, u8; zero u8; bytes of the tag u32 LE; tag; data |
 //!
-//! Files of earlier releases start with `SCSPILL1`, followed by the first record. The header of such a record has 16 bytes: length of the
-//! payload, crc32 of everything from byte 8 on, and number.
-//!
 //! # Invariant
 //!
 //! Event data never passes for a record: the checksums depend on a key stored only in the file's header, and on the offset
-//! in the file. So the next record after damage can be searched for, but not in a file of an earlier release.
+//! in the file. So the next record after damage can be searched for.
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io;
@@ -34,34 +31,20 @@ use crate::clock::Micros;
 use crate::ingest::gap;
 use crate::limits::{ENTRY_BYTES_MAX, TAG_BYTES_MAX};
 use crate::model::{Batch, Entry, Flags, Kind, Source};
-use crate::wire::salt_event::{Event, Form, read_event};
+use crate::wire::salt_event::{DataForm, SaltEvent, read_event};
 
 const MAGIC: &[u8; 8] = b"SCSPILL2";
-const MAGIC_1: &[u8; 8] = b"SCSPILL1";
-/// Bytes of the fixed part of a payload.
 const FIXED: usize = 16;
-/// Bytes of the largest payload.
 const PAYLOAD_BYTES_MAX: usize = FIXED + TAG_BYTES_MAX + ENTRY_BYTES_MAX;
-/// Bytes of a file's header.
 pub(super) const FILE_HEADER: usize = 40;
+pub(super) const RECORD_HEADER: usize = 24;
 
-/// The checksum scheme of a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Version {
-    /// Of earlier releases.
-    One,
-    /// Seeded with the file's key.
-    Two { key: u64 },
-}
-
-/// The header of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Header {
-    version: Version,
+    /// Seed of the checksums.
+    key: u64,
     /// The number of the first event, if known.
     pub(super) first: Option<u64>,
-    /// The offset of the first record.
-    pub(super) len: usize,
 }
 
 fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
@@ -73,18 +56,15 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 }
 
 impl Header {
-    /// A header for a new file.
     pub(super) fn new(first: u64) -> Self {
-        let key = RandomState::new().build_hasher().finish();
-        Self { version: Version::Two { key }, first: Some(first), len: FILE_HEADER }
+        Self { key: RandomState::new().build_hasher().finish(), first: Some(first) }
     }
 
     pub(super) fn to_bytes(self) -> Vec<u8> {
-        let Version::Two { key } = self.version else { return MAGIC_1.to_vec() };
         let mut bytes = MAGIC.to_vec();
         bytes.extend(self.first.unwrap_or_default().to_le_bytes());
-        let sum = xxh3_64_with_seed(&bytes, key);
-        for word in [key, key, sum] {
+        let sum = xxh3_64_with_seed(&bytes, self.key);
+        for word in [self.key, self.key, sum] {
             bytes.extend(word.to_le_bytes());
         }
         bytes
@@ -93,50 +73,28 @@ impl Header {
     /// Parses the header of a file; `None` without a readable one. Damage to one of its words
     /// is repaired.
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
-        if bytes.starts_with(MAGIC_1) {
-            return Some(Self { version: Version::One, first: None, len: MAGIC_1.len() });
-        }
         let [first, one, other, sum] = [8, 16, 24, 32].map(|at| u64_at(bytes, at));
         let (first, one, other, sum) = (first?, one?, other?, sum?);
         let named = [MAGIC.as_slice(), &first.to_le_bytes()].concat();
         let vouched = |key: &u64| xxh3_64_with_seed(&named, *key) == sum;
-        let header = |key, first| Self { version: Version::Two { key }, first, len: FILE_HEADER };
         match [one, other].into_iter().find(vouched) {
-            Some(key) => Some(header(key, Some(first))),
-            None => (one == other && bytes.starts_with(MAGIC)).then(|| header(one, None)),
+            Some(key) => Some(Self { key, first: Some(first) }),
+            None => (one == other && bytes.starts_with(MAGIC)).then_some(Self { key: one, first: None }),
         }
-    }
-
-    /// Whether records after damage can be searched for.
-    pub(super) fn is_searchable(&self) -> bool {
-        self.version != Version::One
-    }
-
-    pub(super) fn record_header(&self) -> usize {
-        if self.version == Version::One { 16 } else { 24 }
     }
 
     /// Length of the record whose header is at `offset` in the file; `None` for an invalid header.
     pub(super) fn record_len(&self, bytes: &[u8], offset: u64) -> Option<usize> {
         let len = usize::try_from(u32_at(bytes, 0)?).ok()?;
-        if !(FIXED..=PAYLOAD_BYTES_MAX).contains(&len) {
-            return None;
-        }
-        if let Version::Two { key } = self.version
-            && u32_at(bytes, 4)? != header_sum(key, offset, bytes)?
-        {
-            return None;
-        }
-        Some(self.record_header() + len)
+        let is_valid = (FIXED..=PAYLOAD_BYTES_MAX).contains(&len)
+            && u32_at(bytes, 4)? == header_sum(self.key, offset, bytes)?;
+        is_valid.then_some(RECORD_HEADER + len)
     }
 
     /// Parses a record, from its header to its end; `None` for a checksum mismatch.
     pub(super) fn record<'a>(&self, bytes: &'a [u8]) -> Option<Record<'a>> {
-        let payload = bytes.get(self.record_header()..)?;
-        let holds = match self.version {
-            Version::One => crc32fast::hash(bytes.get(8..)?) == u32_at(bytes, 4)?,
-            Version::Two { key } => xxh3_64_with_seed(payload, key) == u64_at(bytes, 16)?,
-        };
+        let payload = bytes.get(RECORD_HEADER..)?;
+        let holds = xxh3_64_with_seed(payload, self.key) == u64_at(bytes, 16)?;
         let (fixed, rest) = payload.split_first_chunk::<FIXED>().filter(|_| holds)?;
         let at = fixed.first_chunk().map_or(0, |b| i64::from_le_bytes(*b));
         let (tag, data) = rest.split_at_checked(u32_at(fixed, 12)? as usize)?;
@@ -153,14 +111,11 @@ impl Header {
         unsure: bool,
     ) -> io::Result<()> {
         let from = out.len();
-        let broken = |what| io::Error::new(io::ErrorKind::InvalidInput, what);
-        let Version::Two { key } = self.version else {
-            return Err(broken("internal error: the format of an earlier release is read-only"));
-        };
         let len = FIXED + entry.tag.len() + entry.body.len();
         let fits = |n: usize| u32::try_from(n).ok().filter(|_| len <= PAYLOAD_BYTES_MAX);
         let (Some(length), Some(tag_len)) = (fits(len), fits(entry.tag.len())) else {
-            return Err(broken("internal error: the entry exceeds the spill's size limit"));
+            let what = "internal error: the entry exceeds the spill's size limit";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         };
         out.extend_from_slice(&length.to_le_bytes());
         out.extend_from_slice(&[0; 4]);
@@ -173,12 +128,12 @@ impl Header {
         out.extend_from_slice(entry.tag);
         out.extend_from_slice(entry.body);
         let record = out.get_mut(from..).expect("what was appended");
-        let (header, payload) = record.split_at_mut(self.record_header());
+        let (header, payload) = record.split_at_mut(RECORD_HEADER);
         let put = |at: usize, bytes: &[u8], header: &mut [u8]| {
             header.get_mut(at..at + bytes.len()).expect("the header").copy_from_slice(bytes);
         };
-        put(16, &xxh3_64_with_seed(payload, key).to_le_bytes(), header);
-        let sum = header_sum(key, base + from as u64, header).expect("the header");
+        put(16, &xxh3_64_with_seed(payload, self.key).to_le_bytes(), header);
+        let sum = header_sum(self.key, base + from as u64, header).expect("the header");
         put(4, &sum.to_le_bytes(), header);
         Ok(())
     }
@@ -207,7 +162,7 @@ pub(super) struct Record<'a> {
 
 impl Record<'_> {
     /// The event, as built by the bus source. Not for gaps.
-    pub(super) fn event(&self, unsure: bool) -> Event<'_> {
+    pub(super) fn event(&self, unsure: bool) -> SaltEvent<'_> {
         let source = if unsure || self.unsure { Source::SpilledBus } else { Source::Bus };
         let mut event = read_event(self.tag, self.data, source, self.at);
         if self.has_key {
@@ -216,19 +171,18 @@ impl Record<'_> {
         event
     }
 
-    /// The entry of a gap record.
     pub(super) fn gap_entry(&self) -> Entry<'_> {
         gap::entry(self.tag, self.data, self.at)
     }
 
-    /// Adds the entry to a batch. False for an event that Salt's codec cannot read, which earlier releases could spill.
+    /// Adds the entry to a batch. False for an event that Salt's codec cannot read, which a release without this check could spill.
     pub(super) fn push_to(&self, batch: &mut Batch, unsure: bool) -> bool {
         if self.gap {
             batch.push(&self.gap_entry(), None);
             return true;
         }
         let event = self.event(unsure);
-        if let Form::Unreadable(_) = event.form {
+        if let DataForm::Unreadable(_) = event.form {
             return false;
         }
         batch.push(&event.entry, Some(event.fingerprints));

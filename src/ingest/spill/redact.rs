@@ -1,4 +1,4 @@
-//! Redaction of masters' keys in spill files of earlier releases.
+//! Redaction of masters' keys in spill files, of events that were spilled before their key was known.
 
 use std::io;
 use std::path::Path;
@@ -51,26 +51,14 @@ fn redacted(path: &Path, keys: &MasterKeys) -> io::Result<(Vec<u8>, u64)> {
         match reader.step()? {
             ReadStep::Record(len) => {
                 let Some(record) = reader.record(len) else { break };
-                let event = (!record.gap).then(|| record.event(record.unsure));
-                match event.and_then(|event| Some((event.entry, keys.clean(&event.entry)?))) {
-                    None if record.gap => {
-                        header.write_record(
-                            (&mut out, 0),
-                            &record.gap_entry(),
-                            record.number,
-                            record.unsure,
-                        )?;
-                    }
-                    None => {
-                        let entry = record.event(record.unsure).entry;
-                        header.write_record((&mut out, 0), &entry, record.number, record.unsure)?;
-                    }
-                    Some((entry, cleaned)) => {
-                        let entry = Entry { body: &cleaned.body, flags: cleaned.flags, ..entry };
-                        header.write_record((&mut out, 0), &entry, record.number, record.unsure)?;
-                        found += 1;
-                    }
-                }
+                let entry = if record.gap { record.gap_entry() } else { record.event(record.unsure).entry };
+                let cleaned = keys.clean(&entry).filter(|_| !record.gap);
+                let entry = match &cleaned {
+                    Some(cleaned) => Entry { body: &cleaned.body, flags: cleaned.flags, ..entry },
+                    None => entry,
+                };
+                header.write_record((&mut out, 0), &entry, record.number, record.unsure)?;
+                found += u64::from(cleaned.is_some());
                 reader.pass(len);
             }
             ReadStep::Damage(len) => {

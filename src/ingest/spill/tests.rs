@@ -293,7 +293,7 @@ impl Harness {
 }
 
 fn wait_until(what: &str, is_so: impl Fn() -> bool) {
-    crate::testing::wait_for(what, || is_so().then_some(()));
+    crate::testkit::wait_for(what, || is_so().then_some(()));
 }
 
 #[test]
@@ -402,7 +402,7 @@ fn events_rejected_permanently_are_recorded_as_a_gap() {
     let mut retry = || {
         let before = metrics.bus_events_offered_again.get();
         spill_drainer.retry_at = None;
-        crate::testing::wait_for("another rejection", || {
+        crate::testkit::wait_for("another rejection", || {
             spill_drainer.deliver();
             (metrics.bus_events_offered_again.get() > before).then_some(())
         });
@@ -511,11 +511,11 @@ fn a_foreign_file_is_quarantined_and_does_not_block_the_spill() {
     queue.append(&event(1, 10), 1).unwrap();
     drop(queue);
     let put = |name: &str, bytes: &[u8]| std::fs::write(dir.join(name), bytes).unwrap();
-    put("0.spill", b"SCSPILL1");
-    put("0000000000.spill", b"SCSPILL1");
-    put("18446744073709551615.spill", b"SCSPILL1");
+    put("0.spill", b"SCSPILL2");
+    put("0000000000.spill", b"SCSPILL2");
+    put("18446744073709551615.spill", b"SCSPILL2");
     put("99999999999999999999999.read", b"");
-    put("1.spill", b"SCSPILL1");
+    put("1.spill", b"SCSPILL2");
     put("0000000003.spill", b"notes of a user");
     put("0000000003.spill.aside", b"older notes");
     std::fs::create_dir(dir.join("0000000004.read")).unwrap();

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use crate::limits::CLASS_NAME_BYTES_MAX;
+use serde::{Deserialize, Serialize};
+
+use crate::limits::{CLASS_NAME_BYTES_MAX, KEEP_AGE_MAX, KEEP_AGE_MIN};
 use crate::model::Glob;
+use crate::model::word::{self, Word, words};
 
 /// The class of job entries that match no other class.
 pub const JOBS: &str = "jobs";
@@ -11,31 +14,38 @@ pub const JOBS: &str = "jobs";
 pub const EVENTS: &str = "events";
 
 /// A retention class.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(try_from = "WrittenClass")]
 pub struct ClassRules {
     /// Its name, and that of its directory.
     pub name: String,
     /// Matches an entry that any of these matches. Empty for `jobs` and `events`, which contain the rest.
+    #[serde(rename = "match")]
     pub rules: Vec<ClassRule>,
     /// Its limits.
     pub keep: Keep,
 }
 
 /// Matches the entries that all of its patterns match.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, expecting = "a mapping with `fun`, `tag`, or both")]
 pub struct ClassRule {
     /// Pattern for the function of a job, which selects its load, returns and events.
+    #[serde(with = "word")]
     pub fun: Option<Glob>,
     /// Pattern for the tag of an event.
+    #[serde(with = "word")]
     pub tag: Option<Glob>,
 }
 
 /// Limits of a class. Excess entries are deleted, the oldest first, in whole segments.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Keep {
     /// The age limit.
+    #[serde(with = "word")]
     pub age: Age,
     /// Bytes on disk, indexes included.
+    #[serde(with = "word")]
     pub bytes: Option<u64>,
     /// Number of entries.
     pub entries: Option<u64>,
@@ -50,6 +60,83 @@ pub enum Age {
     Salt,
     /// A fixed age.
     For(Duration),
+}
+
+words! {
+    Age: "a time from 1s to 36500d such as 12h or 30d, or `salt` for the master's keep_jobs_seconds, or `forever`",
+        |text| match text {
+            "forever" => Some(Self::Forever),
+            "salt" => Some(Self::Salt),
+            _ => Duration::parse(text).filter(|age| (KEEP_AGE_MIN..=KEEP_AGE_MAX).contains(age)).map(Self::For),
+        },
+        |age| match age {
+            Self::Forever => "forever".to_owned(),
+            Self::Salt => "salt".to_owned(),
+            Self::For(age) => age.show().unwrap_or_default(),
+        };
+}
+
+/// A class as written: `jobs` and `events` need neither `match` nor `keep`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a mapping with `name`, `match` and `keep`")]
+struct WrittenClass {
+    name: String,
+    #[serde(rename = "match")]
+    rules: Option<Vec<ClassRule>>,
+    #[serde(default, deserialize_with = "word::mapping")]
+    keep: Option<WrittenKeep>,
+}
+
+/// Limits as written: without `age`, the default of the class applies.
+#[derive(Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[derive(Default)]
+struct WrittenKeep {
+    #[serde(with = "word")]
+    age: Option<Age>,
+    #[serde(with = "word")]
+    bytes: Option<u64>,
+    entries: Option<u64>,
+}
+
+impl TryFrom<WrittenClass> for ClassRules {
+    type Error = String;
+
+    fn try_from(WrittenClass { name, rules, keep }: WrittenClass) -> Result<Self, String> {
+        if !is_class_name(&name) {
+            return Err(format!(
+                "`name` {name:?} is not accepted; give a name of lower-case letters, digits, - and _ that begins with a letter, \
+                 at most {CLASS_NAME_BYTES_MAX} bytes"
+            ));
+        }
+        let fixed = [Self::jobs(), Self::events()].into_iter().find(|class| class.name == name);
+        let rules = match (rules, &fixed) {
+            (None, Some(_)) => Vec::new(),
+            (Some(_), Some(_)) => {
+                return Err(format!(
+                    "{name} contains the entries that match no other class; leave `match` out"
+                ));
+            }
+            (Some(rules), None) => rules,
+            (None, None) => {
+                return Err("`match` is missing; give a list such as [{fun: saltutil.find_job}, {tag: \"salt/auth\"}]".to_owned());
+            }
+        };
+        let default_age = fixed.as_ref().map_or(Age::Forever, |class| class.keep.age);
+        let keep = match (keep, fixed) {
+            (Some(WrittenKeep { age: None, bytes: None, entries: None }), _) | (None, None) => {
+                return Err(
+                    "`keep` has no limit; give at least one of age, bytes and entries, such as {age: 7d}"
+                        .to_owned(),
+                );
+            }
+            (Some(keep), _) => {
+                Keep { age: keep.age.unwrap_or(default_age), bytes: keep.bytes, entries: keep.entries }
+            }
+            (None, Some(fixed)) => fixed.keep,
+        };
+        Ok(Self { name, rules, keep })
+    }
 }
 
 impl ClassRules {

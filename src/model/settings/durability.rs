@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::model::word::{Word, words};
+
 /// When an entry is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durability {
@@ -13,4 +15,19 @@ pub enum Durability {
         /// Maximum time until the sync.
         within: Duration,
     },
+}
+
+words! {
+    Durability: "durable, or written and a time from 1s to 60s",
+        |text| match text.strip_prefix("written ") {
+            Some(time) => {
+                let within = Duration::parse(time.trim())?;
+                (1..=60).contains(&within.as_secs()).then_some(Self::Written { within })
+            }
+            None => (text == "durable").then_some(Self::Durable),
+        },
+        |durability| match durability {
+            Self::Durable => "durable".to_owned(),
+            Self::Written { within } => format!("written {}", within.show().unwrap_or_default()),
+        };
 }

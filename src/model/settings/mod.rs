@@ -4,3 +4,4 @@ pub(super) mod class;
 pub(super) mod durability;
 pub(super) mod reaction;
 pub(super) mod rule;
+pub mod word;

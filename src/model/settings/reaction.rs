@@ -3,11 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Deserializer, Serialize, de};
+
 use crate::limits::{
     REACTOR_BACKOFF, REACTOR_BACKOFF_MAX, REACTOR_BUDGET, REACTOR_BUDGET_PER, REACTOR_DEPTH_MAX,
     REACTOR_EVENT_AGE_MAX, REACTOR_SHADOW_WINDOW, REACTOR_TRIES, REACTOR_WORKERS,
 };
 use crate::model::Glob;
+use crate::model::word::{self, Word, words};
 
 /// A maximum number of times per period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,8 +21,20 @@ pub struct Rate {
     pub per: Duration,
 }
 
+words! {
+    Rate: "a number and a time, such as 10/1m",
+        |text| {
+            let (times, per) = text.split_once('/')?;
+            let times = times.trim().parse().ok().filter(|times| *times > 0)?;
+            let per = Duration::parse(per.trim()).filter(|per| !per.is_zero())?;
+            Some(Self { times, per })
+        },
+        |rate| format!("{}/{}", rate.times, rate.per.show().unwrap_or_default());
+}
+
 /// Which events of a rule are handled in order.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum RuleOrder {
     /// All events.
     Rule,
@@ -47,9 +62,11 @@ impl Default for RunnerLimits {
 }
 
 /// The options of a rule.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, expecting = "a mapping with `rule` and its options")]
 pub struct RuleOptions {
     /// Its pattern; empty for the options of rules without their own.
+    #[serde(with = "word")]
     pub rule: Arc<str>,
     /// Never repeat a call, even if it is unknown whether the master received it.
     pub at_most_once: bool,
@@ -58,31 +75,49 @@ pub struct RuleOptions {
     /// Attempts of a call before it is dead-lettered.
     pub tries: u32,
     /// The pause before the second attempt; it doubles with each, up to [`REACTOR_BACKOFF_MAX`].
+    #[serde(with = "word")]
     pub backoff: Duration,
     /// Excess reactions wait.
+    #[serde(with = "word")]
     pub rate: Option<Rate>,
     /// Excess reactions are dead-lettered, which stops runaway loops; `None` for no limit.
+    #[serde(with = "word::or_none")]
     pub budget: Option<Rate>,
     /// Only a minion's last event counts, after this quiet period.
+    #[serde(with = "word")]
     pub debounce: Option<Duration>,
     /// Only a minion's first event in this period counts.
+    #[serde(with = "word")]
     pub once_per: Option<Duration>,
     /// Maximum concurrent reactions, and runners in flight.
     pub concurrency: Option<u32>,
     /// The order of events.
     pub order: RuleOrder,
     /// Permitted calls; empty permits all.
+    #[serde(deserialize_with = "some_allowed")]
     pub allow: Vec<Allow>,
 }
 
+/// Reads the permitted calls of one rule: an empty list is ambiguous.
+fn some_allowed<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Allow>, D::Error> {
+    let allow = Vec::deserialize(from)?;
+    if allow.is_empty() {
+        return Err(de::Error::custom("an empty list is not accepted; give at least one permitted call"));
+    }
+    Ok(allow)
+}
+
 /// A permitted call.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, expecting = "a mapping with `fun` and any of `client` and `tgt`")]
 pub struct Allow {
     /// `local`, `runner`, `wheel` or `caller`; `None` for any.
     pub client: Option<String>,
     /// Pattern for the function.
+    #[serde(with = "word")]
     pub fun: Glob,
     /// The target of a `local`.
+    #[serde(default, with = "word")]
     pub tgt: Option<Glob>,
 }
 

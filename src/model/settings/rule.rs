@@ -2,6 +2,10 @@
 //!
 //! [`crate::ingest::policy::Policy`] applies them, at every source.
 
+use serde::{Deserialize, Serialize};
+
+use crate::limits::SAMPLE_MAX;
+use crate::model::word::{self, Word, words};
 use crate::model::{Entry, Glob};
 
 /// A selection of entries: one glob of each non-empty list must match.
@@ -41,19 +45,54 @@ pub enum Action {
     Sample(u32),
 }
 
+words! {
+    Action: "store, drop, or `sample N` with N from 2 to 1000000",
+        |text| match text {
+            "store" => Some(Self::Store),
+            "drop" => Some(Self::Drop),
+            _ => {
+                let n = text.strip_prefix("sample ")?.trim().parse().ok()?;
+                (2..=SAMPLE_MAX).contains(&n).then_some(Self::Sample(n))
+            }
+        },
+        |action| match action {
+            Self::Store => "store".to_owned(),
+            Self::Drop => "drop".to_owned(),
+            Self::Sample(n) => format!("sample {n}"),
+        };
+}
+
 /// An item of `ingest.filter`. The first matching rule decides; entries without one are stored.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, expecting = "a mapping with `do` and any of `name`, `tag`, `fun` and `minion`")]
 pub struct FilterRule {
     /// The name in `saltcellar status`.
+    #[serde(default, with = "word")]
     pub name: String,
-    /// The affected entries.
-    pub scope: Scope,
     /// The action.
+    #[serde(rename = "do", with = "word")]
     pub action: Action,
+    /// The affected entries: their tags.
+    #[serde(default, with = "word::some")]
+    pub tag: Vec<Glob>,
+    /// Their functions.
+    #[serde(default, with = "word::some")]
+    pub fun: Vec<Glob>,
+    /// Their minions.
+    #[serde(default, with = "word::some")]
+    pub minion: Vec<Glob>,
+}
+
+impl FilterRule {
+    /// The affected entries.
+    pub fn scope(&self) -> Scope {
+        Scope { tag: self.tag.clone(), fun: self.fun.clone(), minion: self.minion.clone() }
+    }
 }
 
 /// A predefined redaction rule.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Builtin {
     /// Values under the usual keys of passwords, secrets and tokens.
     Passwords,
@@ -78,20 +117,42 @@ impl Builtin {
 }
 
 /// An item of `ingest.redact`. All matching rules are applied.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+#[serde(
+    expecting = "a mapping with `builtin`, `keys`, `paths` or `patterns`, and any of `name`, `tag`, `fun` and `minion`"
+)]
 pub struct RedactRule {
     /// The name in `saltcellar status`.
+    #[serde(with = "word")]
     pub name: String,
-    /// The affected entries.
-    pub scope: Scope,
     /// A predefined rule.
     pub builtin: Option<Builtin>,
     /// Case-insensitive keys of maps at any depth, whose values are replaced.
+    #[serde(with = "word::some")]
     pub keys: Vec<Glob>,
     /// Keys from the top, a glob each; the value there is replaced.
+    #[serde(with = "word::some")]
     pub paths: Vec<Vec<Glob>>,
     /// Matching parts of texts are replaced.
+    #[serde(with = "word::some")]
     pub patterns: Vec<Pattern>,
+    /// The affected entries: their tags.
+    #[serde(with = "word::some")]
+    pub tag: Vec<Glob>,
+    /// Their functions.
+    #[serde(with = "word::some")]
+    pub fun: Vec<Glob>,
+    /// Their minions.
+    #[serde(with = "word::some")]
+    pub minion: Vec<Glob>,
+}
+
+impl RedactRule {
+    /// The affected entries.
+    pub fn scope(&self) -> Scope {
+        Scope { tag: self.tag.clone(), fun: self.fun.clone(), minion: self.minion.clone() }
+    }
 }
 
 /// A compiled regular expression for bytes.
@@ -129,6 +190,22 @@ impl Pattern {
     /// The compiled expression.
     pub fn regex(&self) -> &regex::bytes::Regex {
         &self.0
+    }
+}
+
+impl Word for Pattern {
+    const ACCEPTS: &'static str = "a regular expression";
+
+    fn parse(text: &str) -> Option<Self> {
+        Self::new(text).ok()
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(self.as_str().to_owned())
+    }
+
+    fn problem(text: &str) -> String {
+        Self::new(text).err().unwrap_or_default()
     }
 }
 

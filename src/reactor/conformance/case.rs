@@ -208,11 +208,13 @@ impl CaseDir {
 
     /// Replaces the directory by placeholders.
     pub(super) fn general(&self, json: &Json) -> Json {
+        mapped(json, &|text| self.general_text(text))
+    }
+
+    pub(super) fn general_text(&self, text: &str) -> String {
         let cache = format!("{}{CACHE}", self.root);
-        mapped(json, &|text| {
-            let text = text.replace(&cache, "${CACHE}").replace(&self.root, "${ROOT}");
-            if text.contains(" at 0x") { without_addresses(&text) } else { text }
-        })
+        let text = text.replace(&cache, "${CACHE}").replace(&self.root, "${ROOT}");
+        if text.contains(" at 0x") { without_addresses(&text) } else { text }
     }
 }
 

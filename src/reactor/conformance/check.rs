@@ -5,34 +5,26 @@ use std::sync::{Arc, OnceLock};
 
 use serde_json::{Value as Json, json};
 
-use super::case::{Case, CaseDir, mapped};
+use super::case::{Case, CaseDir, CaseError, mapped};
 use super::compare::{difference, parting, short};
 use super::{CaseResult, ConformanceOptions, Difference, Layer};
 use crate::config::salt_master::SaltMaster;
 use crate::model::{Note, NoteLevel};
+use crate::reactor::Call;
+use crate::reactor::dispatch::arguments::Signature;
+use crate::reactor::dispatch::call::Client;
 use crate::reactor::encode::{decode, encode, encode_map};
-use crate::reactor::helper::salt::{Salt, SaltAnswer, SaltError, SaltFile, SaltRendered};
+use crate::reactor::helper::salt::{Salt, SaltError, SaltFile, SaltRendered};
 use crate::reactor::helper::{Helper, HelperOptions, LOGGERS};
-use crate::reactor::pipeline::outcome::{Detail, Fired, Outcome};
+use crate::reactor::pipeline::outcome::{Detail, Fired, Outcome, Render, SaltCall};
 use crate::reactor::pipeline::{Body, Pipeline, Worker};
-use crate::sls::{Map, Value};
+use crate::sls::Value;
 
 /// Runs a case.
-pub fn check_case(case: &Case, options: &ConformanceOptions) -> CaseResult {
+pub fn check_case(case: &Case, options: &ConformanceOptions) -> Result<CaseResult, CaseError> {
     let mut result =
         CaseResult { id: case.id.clone(), differences: Vec::new(), excused: Vec::new(), needs_salt: None };
-    let dir = match CaseDir::set(case) {
-        Ok(dir) => dir,
-        Err(error) => {
-            result.differences.push(Difference {
-                event: 0,
-                layer: Layer::Case,
-                what: error.to_string(),
-                lesser: false,
-            });
-            return result;
-        }
-    };
+    let dir = CaseDir::set(case)?;
     let mut differences = Differences { all: Vec::new(), event: 0 };
     let master = SaltMaster::read(&dir.config());
     configuration(case, &dir, &master, &mut differences);
@@ -64,9 +56,12 @@ pub fn check_case(case: &Case, options: &ConformanceOptions) -> CaseResult {
             continue;
         };
         let mut got = Got::of(&outcome, &dir);
+        let mut expected = expected.clone();
         // Text from a Python renderer is printed with quotes; the cases hold the printed form.
-        let unquoted = if foreign { got.unquote().then(|| unquoted(expected)) } else { None };
-        let expected = unquoted.as_ref().unwrap_or(expected);
+        if foreign {
+            (got.layers, expected) = (unquoted(&got.layers), unquoted(&expected));
+        }
+        let expected = &expected;
         if expected.get("crash").is_some() {
             crashed = true;
             after_crash(expected, &got, errors(&outcome.notes) + rules_errors, &mut differences);
@@ -93,12 +88,9 @@ pub fn check_case(case: &Case, options: &ConformanceOptions) -> CaseResult {
         result.differences = differences.all;
     }
     if !result.differences.is_empty() && !salt.is_whole() {
-        result.needs_salt = salt.wanted.get().map(|why| match dir.general(&Json::from(why.as_str())) {
-            Json::String(why) => why,
-            other => other.to_string(),
-        });
+        result.needs_salt = salt.wanted.get().map(|why| dir.general_text(why));
     }
-    result
+    Ok(result)
 }
 
 /// True if a rule was added or deleted.
@@ -131,70 +123,42 @@ impl Differences {
 
 /// An outcome in the form of the cases.
 struct Got {
-    matched: Json,
+    /// `matched`, `high`, `low`, `calls`, `salt_calls` and `fired`.
+    layers: Json,
     renders: Vec<(String, Option<String>)>,
-    high: Json,
-    low: Json,
-    calls: Json,
-    salt_calls: Json,
-    fired: Json,
     logs: Vec<(String, String)>,
 }
 
 impl Got {
     fn of(outcome: &Outcome, dir: &CaseDir) -> Self {
-        let general = |json: Json| dir.general(&json);
-        let text = |text: &str| match dir.general(&Json::from(text)) {
-            Json::String(text) => text,
-            other => other.to_string(),
+        let salt_call = |call: &SaltCall| {
+            let args: Vec<Json> = call.args.iter().map(encode).collect();
+            let (name, answer) = match &call.answer {
+                Ok(value) => ("return", encode(value)),
+                Err((kind, message)) => ("raised", json!({"type": kind, "message": message})),
+            };
+            json!({"fun": call.fun, "args": args, "kwargs": encode_map(&call.kwargs), name: answer})
         };
-        let salt_calls: Json = outcome
-            .salt_calls
-            .iter()
-            .map(|call| {
-                let args: Vec<Json> = call.args.iter().map(encode).collect();
-                let mut row = json!({"fun": call.fun, "args": args, "kwargs": encode_map(&call.kwargs)});
-                if let Some(row) = row.as_object_mut() {
-                    match &call.answer {
-                        Ok(value) => row.insert("return".to_owned(), encode(value)),
-                        Err((kind, message)) => {
-                            row.insert("raised".to_owned(), json!({"type": kind, "message": message}))
-                        }
-                    };
-                }
-                row
-            })
-            .collect();
+        let fired = |fired: &Fired| json!({"tag": fired.tag, "data": encode(&fired.data)});
+        let layers = json!({
+            "matched": outcome.matched.iter().map(encode).collect::<Json>(),
+            "high": outcome.high.iter().map(encode_map).collect::<Json>(),
+            "low": outcome.low.iter().map(encode_map).collect::<Json>(),
+            "calls": outcome.calls.iter().map(Call::to_json).collect::<Json>(),
+            "salt_calls": outcome.salt_calls.iter().map(salt_call).collect::<Json>(),
+            "fired": outcome.fired.iter().map(fired).collect::<Json>(),
+        });
+        let text = |text: &str| dir.general_text(text);
+        let render = |render: &Render| (text(&render.file), render.text.as_deref().map(text));
         Self {
-            matched: general(outcome.matched.iter().map(encode).collect()),
-            renders: outcome
-                .renders
-                .iter()
-                .map(|render| (text(&render.file), render.text.as_deref().map(text)))
-                .collect(),
-            high: general(outcome.high.iter().map(encode_map).collect()),
-            low: general(outcome.low.iter().map(encode_map).collect()),
-            calls: general(outcome.calls.iter().map(super::super::Call::to_json).collect()),
-            salt_calls: general(salt_calls),
-            fired: general(
-                outcome
-                    .fired
-                    .iter()
-                    .map(|fired| json!({"tag": fired.tag, "data": encode(&fired.data)}))
-                    .collect(),
-            ),
+            layers: dir.general(&layers),
+            renders: outcome.renders.iter().map(render).collect(),
             logs: logs(&outcome.notes, dir),
         }
     }
-}
 
-impl Got {
-    /// Removes the quotes of printed text; true if the expected text must be treated equally.
-    fn unquote(&mut self) -> bool {
-        for part in [&mut self.high, &mut self.low, &mut self.calls] {
-            *part = unquoted(part);
-        }
-        true
+    fn layer(&self, name: &str) -> &Json {
+        self.layers.get(name).unwrap_or(&Json::Null)
     }
 }
 
@@ -212,10 +176,7 @@ fn logs(notes: &[Note], dir: &CaseDir) -> Vec<(String, String)> {
         .filter(|note| {
             note.level >= NoteLevel::Warning && LOGGERS.iter().any(|name| note.logger.starts_with(name))
         })
-        .map(|note| {
-            let message = dir.general(&Json::from(note.message.as_str()));
-            (note.level.name().to_owned(), beginning(message.as_str().unwrap_or_default()))
-        })
+        .map(|note| (note.level.name().to_owned(), beginning(&dir.general_text(&note.message))))
         .collect()
 }
 
@@ -247,6 +208,11 @@ fn configuration(case: &Case, dir: &CaseDir, master: &SaltMaster, differences: &
     // Salt logs an unreadable file twice.
     let mut rows = case.expect.get("config_logs").and_then(Json::as_array).cloned().unwrap_or_default();
     rows.dedup_by(|a, b| a.get("message") == b.get("message"));
+    // The types of options are Salt's own concern.
+    rows.retain(|row| {
+        let message = row.get("message").and_then(Json::as_str).unwrap_or_default();
+        !(message.starts_with("Config option ") && message.contains(" has an invalid type of "))
+    });
     let (expected, got) = (expected_logs(Some(&Json::from(rows))), logs(&master.notes, dir));
     if expected != got {
         differences.add(Layer::ConfigLogs, format!("expected {}, got {}", lists(&expected), lists(&got)));
@@ -256,15 +222,19 @@ fn configuration(case: &Case, dir: &CaseDir, master: &SaltMaster, differences: &
 fn layers(case: &Case, expected: &Json, got: &Got, differences: &mut Differences) {
     let empty = Json::Array(Vec::new());
     let of = |name: &str| expected.get(name).unwrap_or(&empty);
-    differences.compare(Layer::Matched, of("matched"), &got.matched, false);
     let before = differences.all.len();
-    differences.compare(Layer::High, of("high"), &got.high, false);
-    let same_high = differences.all.len() == before;
+    for (layer, name, ordered) in [
+        (Layer::Matched, "matched", false),
+        (Layer::High, "high", false),
+        (Layer::Low, "low", true),
+        (Layer::Calls, "calls", false),
+        (Layer::Fired, "fired", false),
+    ] {
+        differences.compare(layer, of(name), got.layer(name), ordered);
+    }
+    let same_high = differences.all.iter().skip(before).all(|found| found.layer != Layer::High);
     renders(case, of("renders"), &got.renders, same_high, differences);
-    differences.compare(Layer::Low, of("low"), &got.low, true);
-    differences.compare(Layer::Calls, of("calls"), &got.calls, false);
-    salt_calls(of("salt_calls"), &got.salt_calls, differences);
-    differences.compare(Layer::Fired, of("fired"), &got.fired, false);
+    salt_calls(of("salt_calls"), got.layer("salt_calls"), differences);
     let wanted = expected_logs(expected.get("logs"));
     if wanted != got.logs {
         differences.add(Layer::Logs, format!("expected {}, got {}", lists(&wanted), lists(&got.logs)));
@@ -346,22 +316,16 @@ fn after_crash(expected: &Json, got: &Got, errors: usize, differences: &mut Diff
     }
     let empty = Vec::new();
     let calls = expected.get("calls").and_then(Json::as_array).unwrap_or(&empty);
-    let ours = got.calls.as_array().unwrap_or(&empty);
+    let ours = got.layer("calls").as_array().unwrap_or(&empty);
     let begins = calls.len() <= ours.len()
         && calls.iter().zip(ours).all(|(expected, got)| difference(expected, got, false).is_none());
     if !begins {
-        differences.add(
-            Layer::Calls,
-            format!(
-                "expected to begin with {}, got {}",
-                short(&Json::from(calls.clone())),
-                short(&got.calls)
-            ),
-        );
+        let (calls, ours) = (short(&Json::from(calls.clone())), short(got.layer("calls")));
+        differences.add(Layer::Calls, format!("expected to begin with {calls}, got {ours}"));
     }
-    for (layer, name, got) in [(Layer::Matched, "matched", &got.matched), (Layer::Low, "low", &got.low)] {
+    for (layer, name) in [(Layer::Matched, "matched"), (Layer::Low, "low")] {
         if let Some(expected) = expected.get(name) {
-            differences.compare(layer, expected, got, false);
+            differences.compare(layer, expected, got.layer(name), false);
         }
     }
 }
@@ -370,27 +334,28 @@ fn after_crash(expected: &Json, got: &Got, errors: usize, differences: &mut Diff
 struct CaseSalt {
     stubs: serde_json::Map<String, Json>,
     helper: Option<Helper>,
-    /// The first function that is not stubbed.
+    signatures: Json,
+    /// The first thing that requires Salt.
     wanted: OnceLock<String>,
 }
 
 impl CaseSalt {
     fn new(case: &Case, dir: &CaseDir, options: &ConformanceOptions) -> Self {
         let helper = options.salt_python.as_ref().map(|python| {
-            let mut options = HelperOptions::new(python, dir.config());
-            options.stubs = case.salt_stubs.clone();
-            Helper::new(options)
+            let stubs = case.salt_stubs.clone();
+            Helper::new(HelperOptions { stubs, ..HelperOptions::new(python, dir.config()) })
         });
         Self {
             stubs: case.salt_stubs.as_object().cloned().unwrap_or_default(),
             helper,
+            signatures: options.signatures.clone(),
             wanted: OnceLock::new(),
         }
     }
 
     /// True if there is a Python with Salt.
     fn is_whole(&self) -> bool {
-        self.helper.as_ref().is_some_and(|helper| matches!(helper.salt_version(), Ok(Some(_))))
+        self.helper.as_ref().is_some_and(|helper| matches!(helper.grains(), Ok(Some(_))))
     }
 
     fn helper(&self) -> Result<&Helper, SaltError> {
@@ -403,26 +368,15 @@ impl Salt for CaseSalt {
         self.helper()?.render(file)
     }
 
-    fn call(&self, fun: &str, args: &[Value], kwargs: &Map) -> Result<SaltAnswer, SaltError> {
-        let Some(stub) = self.stubs.get(fun) else {
-            self.wanted.get_or_init(|| fun.to_owned());
-            return self.helper()?.call(fun, args, kwargs);
-        };
-        let result = match stub.get("raise") {
-            Some(raised) => {
-                let get = |name: &str| raised.get(name).and_then(Json::as_str).unwrap_or_default().to_owned();
-                Err((get("type"), get("message")))
-            }
-            None => Ok(stub.get("return").map_or(Value::Null, decode)),
-        };
-        Ok(SaltAnswer { result, retcode: 0, notes: Vec::new() })
-    }
-
-    fn has(&self, fun: &str) -> Result<Option<bool>, SaltError> {
-        if self.stubs.contains_key(fun) {
-            return Ok(Some(true));
+    fn signature(&self, client: Client, fun: &str) -> Result<Option<Signature>, SaltError> {
+        if let Some(helper) = &self.helper {
+            return helper.signature(client, fun);
         }
-        self.helper.as_ref().map_or(Ok(None), |helper| helper.has(fun))
+        let recorded = self.signatures.get(client.name()).and_then(|functions| functions.get(fun));
+        if recorded.is_none() {
+            self.wanted.get_or_init(|| format!("the signature of {} {fun}", client.name()));
+        }
+        Ok(recorded.and_then(Signature::from_json))
     }
 
     fn grains(&self) -> Result<Option<Value>, SaltError> {

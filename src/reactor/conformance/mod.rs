@@ -20,6 +20,8 @@ pub use self::check::check_case;
 pub struct ConformanceOptions {
     /// A Python with Salt, for cases that require it.
     pub salt_python: Option<PathBuf>,
+    /// Signatures recorded with Salt, for a run without Python: `{"runner": {function: signature}, "wheel": {..}}`.
+    pub signatures: Json,
 }
 
 /// A part of a case, in the order of comparison.
@@ -186,20 +188,18 @@ pub fn run(
     let mut report = Report::default();
     for dir in dirs {
         for path in read_cases(Path::new(dir))? {
-            let result = match Case::read(&path) {
-                Ok(case) => check_case(&case, options),
-                Err(error) => CaseResult {
-                    id: path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default(),
-                    differences: vec![Difference {
-                        event: 0,
-                        layer: Layer::Case,
-                        what: error.to_string(),
-                        lesser: false,
-                    }],
-                    excused: Vec::new(),
-                    needs_salt: None,
-                },
-            };
+            let checked = Case::read(&path).and_then(|case| check_case(&case, options));
+            let result = checked.unwrap_or_else(|error| CaseResult {
+                id: path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
+                differences: vec![Difference {
+                    event: 0,
+                    layer: Layer::Case,
+                    what: error.to_string(),
+                    lesser: false,
+                }],
+                excused: Vec::new(),
+                needs_salt: None,
+            });
             tell(&result);
             report.results.push(result);
         }

@@ -1,18 +1,53 @@
 //! Arguments of a chunk's function, in the current form (`args`) and the old one.
 
+use serde_json::Value as Json;
+
 use super::call::Client;
-use super::signatures::Signature;
-use crate::model::{Note, NoteLevel};
+use crate::model::Note;
+use crate::reactor::encode::decode;
 use crate::sls::value::Key;
 use crate::sls::{Map, Value, yaml};
+
+/// The signature of a runner or wheel function, for reactions in the old form.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Signature {
+    /// The Python function's name, for errors.
+    pub name: String,
+    /// Arguments without a default, in order.
+    pub required: Vec<String>,
+    /// Arguments with their defaults.
+    pub optional: Vec<(String, Value)>,
+    /// True if the function accepts other keyword arguments (`**kwargs`).
+    pub any_keyword: bool,
+}
+
+impl Signature {
+    /// Parses `{"name": .., "required": [..], "optional": [[name, default], ..], "any_keyword": ..}`; `None` if malformed.
+    pub(in crate::reactor) fn from_json(json: &Json) -> Option<Self> {
+        let text = |json: &Json| json.as_str().map(str::to_owned);
+        let optional = |pair: &Json| Some((text(pair.get(0)?)?, decode(pair.get(1)?)));
+        Some(Self {
+            name: text(json.get("name")?)?,
+            required: json.get("required")?.as_array()?.iter().map(text).collect::<Option<_>>()?,
+            optional: json.get("optional")?.as_array()?.iter().map(optional).collect::<Option<_>>()?,
+            any_keyword: json.get("any_keyword")?.as_bool()?,
+        })
+    }
+}
 
 /// Why a chunk makes no call.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::reactor) enum Refusal {
-    /// Already in the notes.
-    Reported,
+    /// Salt logs this text.
+    Reported(String),
     /// Salt's client raises an exception with this text.
     Failed(String),
+}
+
+impl From<String> for Refusal {
+    fn from(cause: String) -> Self {
+        Self::Failed(cause)
+    }
 }
 
 /// Salt's logger for repacking of data.
@@ -31,8 +66,7 @@ pub(in crate::reactor) fn present(
 ) -> Result<(), Refusal> {
     for name in ["arg", "kwarg"] {
         if let Some(given) = chunk.get(name) {
-            notes.push(Note::new(
-                NoteLevel::Warning,
+            notes.push(Note::warning(
                 LOGGER,
                 format!(
                     "Reactor '{}' is ignoring '{name}' param {} due to presence of 'args' param. Check the Reactor \
@@ -54,18 +88,8 @@ pub(in crate::reactor) fn present(
         other => {
             let repacked = repack(other, notes)?;
             if repacked.is_empty() {
-                notes.push(Note::new(
-                    NoteLevel::Error,
-                    LOGGER,
-                    format!(
-                        "Reactor '{}' failed to execute {} '{}': Incorrect argument format, check the Reactor System \
-                         documentation for the correct format.",
-                        text_of(chunk, "__id__"),
-                        client.name(),
-                        text_of(chunk, "fun"),
-                    ),
-                ));
-                return Err(Refusal::Reported);
+                let why = "Incorrect argument format, check the Reactor System documentation for the correct format.";
+                return Err(cannot(client, chunk, why));
             }
             repacked
         }
@@ -83,7 +107,7 @@ fn is_dictlist(items: &[Value]) -> bool {
 /// Merges a list of one-key mappings; plain text and numbers become keys without a value. Empty if that is impossible.
 fn repack(args: Value, notes: &mut Vec<Note>) -> Result<Map, Refusal> {
     let mut complain = |message: String| {
-        notes.push(Note::new(NoteLevel::Error, DATA_LOGGER, message));
+        notes.push(Note::error(DATA_LOGGER, message));
         Ok(Map::new())
     };
     let args = match args {
@@ -96,7 +120,7 @@ fn repack(args: Value, notes: &mut Vec<Note>) -> Result<Map, Refusal> {
             {
                 return complain(error.message);
             }
-            Err(error) => return Err(Refusal::Failed(format!("`args` is text but not valid YAML: {error}"))),
+            Err(error) => return Err(format!("`args` is text but not valid YAML: {error}").into()),
         },
         other => other,
     };
@@ -158,11 +182,8 @@ pub(in crate::reactor) fn mapped(chunk: &Map, signature: &Signature) -> Result<(
     if missing > 0 {
         let wanted = signature.required.len();
         let s = if wanted > 1 { "s" } else { "" };
-        return Err(Refusal::Failed(format!(
-            "{} takes at least {wanted} argument{s} ({} given)",
-            signature.name,
-            positional.len()
-        )));
+        let (name, given) = (&signature.name, positional.len());
+        return Err(format!("{name} takes at least {wanted} argument{s} ({given} given)").into());
     }
     let mut unexpected = Vec::new();
     for (key, value) in chunk {
@@ -178,25 +199,30 @@ pub(in crate::reactor) fn mapped(chunk: &Map, signature: &Signature) -> Result<(
     match unexpected.split_last() {
         None => Ok((positional, keywords)),
         Some((one, [])) => {
-            Err(Refusal::Failed(format!("{one} is an invalid keyword argument for '{}'", signature.name)))
+            Err(format!("{one} is an invalid keyword argument for '{}'", signature.name).into())
         }
-        Some((last, rest)) => Err(Refusal::Failed(format!(
-            "{} and {last} are invalid keyword arguments for '{}'",
-            rest.join(", "),
-            signature.name
-        ))),
+        Some((last, rest)) => {
+            let (rest, name) = (rest.join(", "), &signature.name);
+            Err(format!("{rest} and {last} are invalid keyword arguments for '{name}'").into())
+        }
     }
 }
 
 /// Positional arguments from a value, as in Python: any sequence; text yields its characters.
-pub(in crate::reactor) fn unpacked(arg: &Value) -> Result<Vec<Value>, Refusal> {
+pub(in crate::reactor) fn unpacked(arg: &Value) -> Result<Vec<Value>, String> {
     Ok(match arg {
         Value::List(items) | Value::Tuple(items) | Value::Set(items) => items.clone(),
         Value::Map(map) => map.keys().map(|key| key.0.clone()).collect(),
         Value::Str(text) => text.chars().map(|c| Value::Str(c.to_string())).collect(),
         Value::Bytes(bytes) => bytes.iter().map(|&byte| Value::Int(i64::from(byte))).collect(),
-        other => return Err(Refusal::Failed(format!("`arg` is not a list: {}", other.python_str()))),
+        other => return Err(format!("`arg` is not a list: {}", other.python_str())),
     })
+}
+
+/// The chunk fails, and the reason is a part of Salt's text.
+pub(in crate::reactor) fn cannot(client: Client, chunk: &Map, why: &str) -> Refusal {
+    let (id, client, fun) = (text_of(chunk, "__id__"), client.name(), text_of(chunk, "fun"));
+    Refusal::Reported(format!("Reactor '{id}' failed to execute {client} '{fun}': {why}"))
 }
 
 /// A value of the chunk as text, for log messages.

@@ -43,128 +43,45 @@ impl Client {
 
 /// A call of one of Salt's clients.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Call {
-    /// `LocalClient.cmd_async`.
-    Local(LocalCall),
-    /// `RunnerClient.low` or `WheelClient.low`.
-    Master(MasterCall),
-    /// `Caller.cmd`.
-    Caller(CallerCall),
-}
-
-/// A job for minions.
-#[derive(Debug, Clone, PartialEq)]
-pub struct LocalCall {
-    /// The target.
-    pub tgt: Value,
-    /// The execution function.
-    pub fun: Value,
-    /// The other keys of the chunk, as passed to Salt's client.
-    pub kwargs: Map,
-    /// The payload for the master's request port, without the key; `None` after an error, which is in the notes.
-    pub publish: Option<Map>,
-    /// The timeout of the master's answer: seconds, as configured.
-    pub timeout: Value,
-}
-
-/// A function that the master runs.
-#[derive(Debug, Clone, PartialEq)]
-pub struct MasterCall {
-    /// [`Client::Runner`] or [`Client::Wheel`].
+pub struct Call {
+    /// The client.
     pub client: Client,
     /// The function: `state.orchestrate`.
     pub fun: Value,
-    /// Its positional arguments.
+    /// The target of a job; else null.
+    pub tgt: Value,
+    /// Positional arguments; empty for a job.
     pub args: Vec<Value>,
-    /// Its keyword arguments.
+    /// Keyword arguments, a mapping if the chunk is right; null for a job.
     pub kwargs: Value,
-    /// The complete low data, including `arg` and `kwarg`.
-    pub low: Map,
-}
-
-/// A function that runs on this machine.
-#[derive(Debug, Clone, PartialEq)]
-pub struct CallerCall {
-    /// The ID of the reaction.
-    pub id: Value,
-    /// The file of the reaction.
-    pub sls: Value,
-    /// The execution function.
-    pub fun: Value,
-    /// Its positional arguments.
-    pub args: Vec<Value>,
-    /// Its keyword arguments.
-    pub kwargs: Map,
+    /// The other keys of the chunk, as passed to Salt's client.
+    pub chunk: Map,
+    /// A job's payload for the master's request port, without the key; `None` after an error, which is in the notes.
+    pub publish: Option<Map>,
+    /// The timeout of the master's answer to a job: seconds, as configured.
+    pub timeout: Value,
 }
 
 impl Call {
-    /// The client.
-    pub fn client(&self) -> Client {
-        match self {
-            Call::Local(_) => Client::Local,
-            Call::Master(call) => call.client,
-            Call::Caller(_) => Client::Caller,
-        }
-    }
-
-    /// The function's name.
-    pub fn fun(&self) -> &Value {
-        match self {
-            Call::Local(call) => &call.fun,
-            Call::Master(call) => &call.fun,
-            Call::Caller(call) => &call.fun,
-        }
-    }
-
-    /// The reaction's ID in its file.
-    pub fn id(&self) -> Option<&Value> {
-        match self {
-            Call::Local(call) => call.kwargs.get("__id__"),
-            Call::Master(call) => call.low.get("__id__"),
-            Call::Caller(call) => Some(&call.id),
-        }
-    }
-
-    /// The reaction's file, as Salt shows it.
-    pub fn sls(&self) -> Option<&Value> {
-        match self {
-            Call::Local(call) => call.kwargs.get("__sls__"),
-            Call::Master(call) => call.low.get("__sls__"),
-            Call::Caller(call) => Some(&call.sls),
-        }
-    }
-
     /// The form in conformance cases.
     pub fn to_json(&self) -> Json {
-        match self {
-            Call::Local(call) => {
-                let mut json = json!({
-                    "client": "local",
-                    "tgt": encode(&call.tgt),
-                    "fun": encode(&call.fun),
-                    "kwargs": encode_map(&call.kwargs),
-                });
-                if let (Some(publish), Some(object)) = (&call.publish, json.as_object_mut()) {
-                    let mut publish = encode_map(publish);
-                    if let Some(publish) = publish.as_object_mut() {
-                        publish.insert("__publish_timeout".to_owned(), encode(&call.timeout));
-                    }
-                    object.insert("publish".to_owned(), publish);
-                }
-                json
+        let (client, fun) = (self.client.name(), encode(&self.fun));
+        let args = || self.args.iter().map(encode).collect::<Vec<_>>();
+        let (chunk, kwargs) = (encode_map(&self.chunk), encode(&self.kwargs));
+        let mut json = match self.client {
+            Client::Local => {
+                json!({"client": client, "tgt": encode(&self.tgt), "fun": fun, "kwargs": chunk})
             }
-            Call::Master(call) => json!({
-                "client": call.client.name(),
-                "fun": encode(&call.fun),
-                "invoke": {"args": call.args.iter().map(encode).collect::<Vec<_>>(), "kwargs": encode(&call.kwargs)},
-                "low": encode_map(&call.low),
+            Client::Runner | Client::Wheel => json!({
+                "client": client, "fun": fun, "invoke": {"args": args(), "kwargs": kwargs}, "low": chunk,
             }),
-            Call::Caller(call) => json!({
-                "client": "caller",
-                "fun": encode(&call.fun),
-                "args": call.args.iter().map(encode).collect::<Vec<_>>(),
-                "kwargs": encode_map(&call.kwargs),
-            }),
+            Client::Caller => json!({"client": client, "fun": fun, "args": args(), "kwargs": kwargs}),
+        };
+        if let (Some(publish), Some(json)) = (&self.publish, json.as_object_mut()) {
+            let mut publish = publish.clone();
+            publish.insert("__publish_timeout".into(), self.timeout.clone());
+            json.insert("publish".to_owned(), encode_map(&publish));
         }
+        json
     }
 }

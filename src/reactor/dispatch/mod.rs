@@ -4,16 +4,15 @@
 //!
 //! A chunk yields one call or one ERROR, and does not affect other chunks.
 
-mod arguments;
+pub(super) mod arguments;
 pub(super) mod call;
 mod nodegroup;
-pub(super) mod signatures;
 
-use self::arguments::{Refusal, text_of, unpacked};
-use self::call::{Call, CallerCall, Client, LocalCall, MasterCall};
-use self::signatures::Signatures;
+use self::arguments::{Refusal, Signature, cannot, text_of, unpacked};
+use self::call::{Call, Client};
+use super::helper::salt::Salt;
 use crate::config::salt_master::SaltMaster;
-use crate::model::{Location, Note, NoteLevel};
+use crate::model::{Location, Note};
 use crate::sls::{Map, Value};
 
 const LOGGER: &str = "salt.utils.reactor";
@@ -51,13 +50,6 @@ impl DispatchSettings {
     }
 }
 
-/// True for a runner in the old form without a known signature.
-pub(super) fn lacks_signature(chunk: &Map, signatures: &Signatures) -> bool {
-    let is_runner = chunk.get("state").and_then(Client::named) == Some(Client::Runner);
-    let fun = chunk.get("fun").and_then(Value::as_str);
-    is_runner && is_mapped(chunk) && fun.is_some_and(|fun| signatures.runner(fun).is_none())
-}
-
 /// True for the old form, whose keys are assigned to the arguments of a runner or wheel function.
 fn is_mapped(chunk: &Map) -> bool {
     let has = |name: &str| chunk.contains_key(name);
@@ -67,7 +59,8 @@ fn is_mapped(chunk: &Map) -> bool {
 /// Converts chunks to calls.
 pub(super) struct Dispatch<'a> {
     pub(super) settings: &'a DispatchSettings,
-    pub(super) signatures: &'a Signatures,
+    /// Has the signatures of runners and wheel functions.
+    pub(super) salt: &'a dyn Salt,
     /// True if the pool for runners and wheel functions is full.
     pub(super) pool_full: bool,
 }
@@ -84,14 +77,12 @@ impl Dispatch<'_> {
         let location = location_of(&chunk);
         match self.prepare(client, &mut chunk, notes).and_then(|()| match client {
             Client::Local => Ok(self.local(std::mem::take(&mut chunk), notes)),
-            Client::Runner | Client::Wheel => self.master(client, &mut chunk, notes),
-            Client::Caller => caller(&chunk),
+            Client::Runner | Client::Wheel => self.master(client, &mut chunk),
+            Client::Caller => caller(&mut chunk),
         }) {
             Ok(call) => Some(call),
-            Err(Refusal::Reported) => {
-                if let Some(note) = notes.last_mut() {
-                    note.fails = Some(location);
-                }
+            Err(Refusal::Reported(message)) => {
+                notes.push(Note::error(LOGGER, message).failing(location));
                 None
             }
             Err(Refusal::Failed(cause)) => {
@@ -104,25 +95,15 @@ impl Dispatch<'_> {
     /// Converts a chunk to the keyword arguments of Salt's client; `fun` and `tgt` are still among them.
     fn prepare(&self, client: Client, chunk: &mut Map, notes: &mut Vec<Note>) -> Result<(), Refusal> {
         if client == Client::Local && !chunk.contains_key("tgt") {
-            return Err(Refusal::Failed("local takes at least 2 arguments (1 given): no `tgt`".to_owned()));
+            return Err("local takes at least 2 arguments (1 given): no `tgt`".to_owned().into());
         }
         let is_of_master = matches!(client, Client::Runner | Client::Wheel);
         let mut mapped = (Value::Tuple(Vec::new()), Value::Map(Map::new()));
         if is_of_master && is_mapped(chunk) {
-            let Some(signature) = self.signature(client, chunk) else {
-                notes.push(Note::new(
-                    NoteLevel::Error,
-                    LOGGER,
-                    format!(
-                        "Reactor '{}' failed to execute {} '{}': function not available",
-                        text_of(chunk, "__id__"),
-                        client.name(),
-                        text_of(chunk, "fun"),
-                    ),
-                ));
-                return Err(Refusal::Reported);
+            let Some(signature) = self.signature(client, chunk)? else {
+                return Err(cannot(client, chunk, "function not available"));
             };
-            let (positional, keywords) = arguments::mapped(chunk, signature)?;
+            let (positional, keywords) = arguments::mapped(chunk, &signature)?;
             mapped = (Value::List(positional), Value::Map(keywords));
         }
         if is_of_master {
@@ -140,51 +121,43 @@ impl Dispatch<'_> {
         for key in chunk.keys() {
             match key.as_str() {
                 Some("self") => {
-                    return Err(Refusal::Failed(format!(
-                        "{} got multiple values for argument 'self'",
-                        client.name()
-                    )));
+                    return Err(format!("{} got multiple values for argument 'self'", client.name()).into());
                 }
                 Some(_) => {}
-                None => {
-                    return Err(Refusal::Failed(format!("keywords must be strings: {}", key.0.python_str())));
-                }
+                None => return Err(format!("keywords must be strings: {}", key.0.python_str()).into()),
             }
         }
         Ok(())
     }
 
-    fn signature(&self, client: Client, chunk: &Map) -> Option<&signatures::Signature> {
-        let fun = chunk.get("fun")?.as_str()?;
-        if client == Client::Runner { self.signatures.runner(fun) } else { self.signatures.wheel(fun) }
+    fn signature(&self, client: Client, chunk: &Map) -> Result<Option<Signature>, Refusal> {
+        let Some(fun) = chunk.get("fun").and_then(Value::as_str) else { return Ok(None) };
+        self.salt.signature(client, fun).map_err(|error| {
+            Refusal::Failed(format!("without `args`, the function's signature is needed: {error}"))
+        })
     }
 
-    fn master(&self, client: Client, chunk: &mut Map, notes: &mut Vec<Note>) -> Result<Call, Refusal> {
+    fn master(&self, client: Client, chunk: &mut Map) -> Result<Call, Refusal> {
         if self.pool_full {
-            notes.push(Note::new(
-                NoteLevel::Error,
-                LOGGER,
-                format!(
-                    "Reactor '{}' failed  to execute {} '{}': TaskPool queue is full!Consider tuning \
-                     reactor_worker_threads and/or reactor_worker_hwm",
-                    text_of(chunk, "__id__"),
-                    client.name(),
-                    text_of(chunk, "fun"),
-                ),
-            ));
-            return Err(Refusal::Reported);
+            let (id, kind, fun) = (text_of(chunk, "__id__"), client.name(), text_of(chunk, "fun"));
+            // With two blanks, as in Salt.
+            return Err(Refusal::Reported(format!(
+                "Reactor '{id}' failed  to execute {kind} '{fun}': TaskPool queue is full!Consider tuning \
+                 reactor_worker_threads and/or reactor_worker_hwm"
+            )));
         }
         let args = unpacked(chunk.get("arg").unwrap_or(&Value::Null))?;
         let kwargs = chunk.get("kwarg").cloned().unwrap_or(Value::Null);
         let fun = chunk.shift_remove("fun").unwrap_or(Value::Null);
-        Ok(Call::Master(MasterCall { client, fun, args, kwargs, low: std::mem::take(chunk) }))
+        let (chunk, tgt, timeout) = (std::mem::take(chunk), Value::Null, Value::Null);
+        Ok(Call { client, fun, tgt, args, kwargs, chunk, publish: None, timeout })
     }
 
     fn local(&self, mut kwargs: Map, notes: &mut Vec<Note>) -> Call {
         let tgt = kwargs.shift_remove("tgt").unwrap_or(Value::Null);
         let fun = kwargs.shift_remove("fun").unwrap_or(Value::Null);
         let timeout = match kwargs.get("timeout") {
-            None | Some(Value::Null) => self.publish_timeout(),
+            None | Some(Value::Null) => self.settings.publish_timeout.clone(),
             Some(given) => whole_seconds(given).unwrap_or_else(|| self.settings.timeout.clone()),
         };
         let publish = match self.publish(&tgt, &fun, &kwargs, &timeout, notes) {
@@ -194,11 +167,8 @@ impl Dispatch<'_> {
                 None
             }
         };
-        Call::Local(LocalCall { tgt, fun, kwargs, publish, timeout })
-    }
-
-    fn publish_timeout(&self) -> Value {
-        self.settings.publish_timeout.clone()
+        let (args, chunk) = (Vec::new(), kwargs);
+        Call { client: Client::Local, fun, tgt, args, kwargs: Value::Null, chunk, publish, timeout }
     }
 
     /// The payload for the request port, without the key.
@@ -258,39 +228,29 @@ impl Dispatch<'_> {
     }
 }
 
-fn caller(chunk: &Map) -> Result<Call, Refusal> {
+fn caller(chunk: &mut Map) -> Result<Call, Refusal> {
     let args = unpacked(chunk.get("arg").unwrap_or(&Value::Null))?;
     let kwarg = chunk.get("kwarg").unwrap_or(&Value::Null);
     let Value::Map(kwargs) = kwarg else {
-        return Err(Refusal::Failed(format!("`kwarg` is not a mapping: {}", kwarg.python_str())));
+        return Err(format!("`kwarg` is not a mapping: {}", kwarg.python_str()).into());
     };
     for key in kwargs.keys() {
         match key.as_str() {
             Some(name @ ("self" | "fun")) => {
-                return Err(Refusal::Failed(format!("cmd() got multiple values for argument '{name}'")));
+                return Err(format!("cmd() got multiple values for argument '{name}'").into());
             }
             Some(_) => {}
-            None => return Err(Refusal::Failed(format!("keywords must be strings: {}", key.0.python_str()))),
+            None => return Err(format!("keywords must be strings: {}", key.0.python_str()).into()),
         }
     }
-    let get = |name: &str| chunk.get(name).cloned().unwrap_or(Value::Null);
-    Ok(Call::Caller(CallerCall {
-        id: get("__id__"),
-        sls: get("__sls__"),
-        fun: get("fun"),
-        args,
-        kwargs: kwargs.clone(),
-    }))
+    let (kwargs, fun) = (kwarg.clone(), chunk.get("fun").cloned().unwrap_or(Value::Null));
+    let (client, chunk) = (Client::Caller, std::mem::take(chunk));
+    Ok(Call { client, fun, tgt: Value::Null, args, kwargs, chunk, publish: None, timeout: Value::Null })
 }
 
 /// Salt's `condition_input`: integers that look like a job id become text, keyword arguments a marked mapping at the end.
 fn conditioned(arg: &Value, kwarg: &Value) -> Result<Vec<Value>, String> {
-    let items = match unpacked(arg) {
-        Ok(items) => items,
-        Err(Refusal::Failed(cause)) => return Err(cause),
-        Err(Refusal::Reported) => Vec::new(),
-    };
-    let mut args: Vec<Value> = items
+    let mut args: Vec<Value> = unpacked(arg)?
         .into_iter()
         .map(|item| match item {
             // 20 digits exceed 64 bits.
@@ -321,12 +281,11 @@ fn whole_seconds(given: &Value) -> Option<Value> {
 
 fn failed(client: Client, chunk: &Map, fun: &str, cause: String) -> Note {
     let id = text_of(chunk, "__id__");
-    Note::new(NoteLevel::Error, LOGGER, format!("Reactor '{id}' failed to execute {} '{fun}'", client.name()))
+    Note::error(LOGGER, format!("Reactor '{id}' failed to execute {} '{fun}'", client.name()))
         .because(cause)
         .failing(location_of(chunk))
 }
 
-/// The file of a chunk.
 fn location_of(chunk: &Map) -> Location {
     Location::file(text_of(chunk, "__sls__"))
 }
@@ -334,7 +293,7 @@ fn location_of(chunk: &Map) -> Location {
 /// Salt's process dies in this case.
 fn unknown_type(chunk: &Map, state: &Value) -> Note {
     let state = state.python_str();
-    Note::new(NoteLevel::Error, LOGGER, format!("ReactWrap is missing a wrapper function for '{state}'"))
+    Note::error(LOGGER, format!("ReactWrap is missing a wrapper function for '{state}'"))
         .because(format!(
             "{}: ID '{}': unknown reaction type `{state}`, expected local, runner, wheel or caller",
             text_of(chunk, "__sls__"),
@@ -347,7 +306,7 @@ fn unknown_type(chunk: &Map, state: &Value) -> Note {
 fn silent_mistakes(client: Client, chunk: &Map, notes: &mut Vec<Note>) {
     let mut warn = |what: String| {
         let (sls, id) = (text_of(chunk, "__sls__"), text_of(chunk, "__id__"));
-        notes.push(Note::new(NoteLevel::Warning, OWN_LOGGER, format!("{sls}: ID '{id}': {what}")));
+        notes.push(Note::warning(OWN_LOGGER, format!("{sls}: ID '{id}': {what}")));
     };
     if client == Client::Local && chunk.contains_key("expr_form") {
         warn("`expr_form` is ignored and the target is a glob; use `tgt_type`".to_owned());

@@ -1,12 +1,11 @@
 //! Nodegroups, which Salt's client resolves before publishing: `tgt_type: nodegroup`, and `N@` in compound targets.
 
-use crate::model::{Note, NoteLevel};
+use crate::model::Note;
 use crate::sls::{Map, Value};
 
 const LOGGER: &str = "salt.utils.minions";
 const OPERATORS: [&str; 5] = ["and", "or", "not", "(", ")"];
 
-/// The expansion of a nodegroup.
 enum Group {
     /// Words of a compound target.
     Words(Vec<String>),
@@ -66,7 +65,7 @@ fn expanded<'a>(
     notes: &mut Vec<Note>,
 ) -> Group {
     let mut complain = |message: String| {
-        notes.push(Note::new(NoteLevel::Error, LOGGER, message));
+        notes.push(Note::error(LOGGER, message));
         Group::Words(Vec::new())
     };
     if skip.contains(&name) {
@@ -98,8 +97,7 @@ fn expanded<'a>(
             }
             None if inner.is_some() => {
                 found_group = true;
-                notes.push(Note::new(
-                    NoteLevel::Error,
+                notes.push(Note::error(
                     LOGGER,
                     format!(
                         "Failed nodegroup expansion: unknown nodegroup \"{}\"",

@@ -1,12 +1,13 @@
 //! Warnings that Salt lacks; the conformance cases check the calls.
 
 use super::*;
+use crate::reactor::NoSalt;
 use crate::sls::yaml;
 
 fn notes(chunk: &str) -> Vec<String> {
     let master = SaltMaster::read(std::path::Path::new("/no/such/master"));
     let settings = DispatchSettings::of(&master);
-    let dispatch = Dispatch { settings: &settings, signatures: Signatures::built_in(), pool_full: false };
+    let dispatch = Dispatch { settings: &settings, salt: &NoSalt, pool_full: false };
     let Value::Map(chunk) = yaml::load(chunk).unwrap() else { panic!("a chunk is a mapping") };
     let mut notes = Vec::new();
     dispatch.call(chunk, &mut notes);
@@ -43,4 +44,12 @@ fn an_unknown_type_names_its_file() {
           expected local, runner, wheel or caller"
         ]
     );
+}
+
+#[test]
+fn the_old_form_without_salts_python_names_the_option() {
+    let found =
+        notes("{state: wheel, __id__: i, __sls__: /f.sls, name: i, fun: key.accept, match: m, order: 1}");
+    let [one] = found.as_slice() else { panic!("{found:?}") };
+    assert!(one.contains("failed to execute wheel 'key.accept'") && one.contains("reactor.python"), "{one}");
 }

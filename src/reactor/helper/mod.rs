@@ -1,4 +1,4 @@
-//! Salt's own Python: renders files without a native implementation, and calls the functions of `salt`.
+//! Salt's own Python: renders files without a native implementation, describes Salt's functions, and runs `caller` reactions.
 //!
 //! The work is done by processes ([`process`]). If all are busy another one is started, up to [`limits::REACTOR_HELPERS`], so that a
 //! slow file does not delay others. Functions of `caller` share one process, so they run one after the other, as in Salt.
@@ -12,12 +12,12 @@
 //! its request fails.
 
 pub(super) mod account;
-mod process;
+pub(super) mod process;
 pub(super) mod salt;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -25,6 +25,8 @@ use serde_json::{Value as Json, json};
 
 use self::process::{Fault, Process, StartError};
 use self::salt::{Salt, SaltAnswer, SaltError, SaltFile, SaltRendered};
+use super::dispatch::arguments::Signature;
+use super::dispatch::call::Client;
 use super::encode::{decode, encode, encode_map};
 use super::pipeline::outcome::{Render, SaltCall};
 use crate::config::salt_master::{Role, SaltMaster};
@@ -93,20 +95,6 @@ impl HelperOptions {
         options
     }
 
-    /// Sets the receiver of the counters.
-    #[must_use]
-    pub fn counting(mut self, metrics: Arc<Metrics>) -> Self {
-        self.metrics = metrics;
-        self
-    }
-
-    /// Sets the memory limit of a process; `None` for no limit.
-    #[must_use]
-    pub fn bounded(mut self, memory: Option<u64>) -> Self {
-        self.memory = memory;
-        self
-    }
-
     /// For `caller` reactions, which may take as long as a state run. No memory limit, because child processes would inherit it.
     #[must_use]
     pub fn for_callers(mut self) -> Self {
@@ -125,16 +113,29 @@ pub struct Helper {
     pool: Mutex<Pool>,
     /// Signals that a process is idle or has ended.
     freed: Condvar,
-    /// Paths of fetched files, with the end of validity.
-    fetched: Mutex<HashMap<String, (Instant, PathBuf)>>,
-    greeting: OnceLock<Greeting>,
+    /// Paths of fetched files.
+    fetched: Cache<PathBuf>,
+    /// Signatures by client and function.
+    signatures: Cache<Option<Signature>>,
 }
 
-/// The first answer of a process.
-#[derive(Debug, Clone)]
-struct Greeting {
-    /// Salt's release; `None` without Salt.
-    salt: Option<String>,
+/// Values with the end of their validity.
+struct Cache<V>(Mutex<HashMap<String, (Instant, V)>>);
+
+impl<V: Clone> Cache<V> {
+    fn get(&self, key: &str) -> Option<V> {
+        let cached = self.0.lock();
+        let (until, value) = cached.get(key)?;
+        (Instant::now() < *until).then(|| value.clone())
+    }
+
+    fn put(&self, key: String, value: V, valid: Duration) {
+        let mut cached = self.0.lock();
+        if cached.len() >= limits::REACTOR_TEMPLATES_MAX {
+            cached.clear();
+        }
+        cached.insert(key, (Instant::now() + valid, value));
+    }
 }
 
 #[derive(Default)]
@@ -147,22 +148,17 @@ struct Pool {
 impl Helper {
     /// A helper without running processes.
     pub fn new(options: HelperOptions) -> Self {
-        let (pool, freed, fetched, greeting) = Default::default();
-        Self { options, pool, freed, fetched, greeting }
+        let (pool, freed) = Default::default();
+        Self { options, pool, freed, fetched: Cache(Mutex::default()), signatures: Cache(Mutex::default()) }
     }
 
-    /// The release of Salt; `None` if the Python has no Salt.
-    pub fn salt_version(&self) -> Result<Option<String>, SaltError> {
-        Ok(self.greeted()?.salt)
-    }
-
-    fn greeted(&self) -> Result<Greeting, SaltError> {
-        if let Some(greeting) = self.greeting.get() {
-            return Ok(greeting.clone());
-        }
-        // Each process sends a greeting when it starts.
-        self.ask(&json!({"op": "nothing"}))?;
-        self.greeting.get().cloned().ok_or_else(|| SaltError::Broken("no greeting".to_owned()))
+    /// Calls an execution function.
+    pub fn call(&self, fun: &str, args: &[Value], kwargs: &Map) -> Result<SaltAnswer, SaltError> {
+        let args: Vec<Json> = args.iter().map(encode).collect();
+        let answer =
+            self.ask(&json!({"op": "call", "fun": fun, "args": args, "kwargs": encode_map(kwargs)}))?;
+        let retcode = answer.get("retcode").and_then(Json::as_i64).unwrap_or_default();
+        Ok(SaltAnswer { result: answered(&answer), retcode, notes: notes(&answer) })
     }
 
     fn ask(&self, request: &Json) -> Result<Json, SaltError> {
@@ -249,11 +245,7 @@ impl Helper {
         let mut tries = 0;
         loop {
             match Process::start(&self.options) {
-                Ok((process, answer)) => {
-                    let salt = answer.get("salt").and_then(Json::as_str).map(str::to_owned);
-                    let _ = self.greeting.set(Greeting { salt });
-                    return Ok(process);
-                }
+                Ok(process) => return Ok(process),
                 Err(StartError::Failed(why)) => return Err(SaltError::Absent(why)),
                 Err(StartError::Killed(why)) => {
                     tries += 1;
@@ -312,21 +304,24 @@ impl Salt for Helper {
         })
     }
 
-    fn call(&self, fun: &str, args: &[Value], kwargs: &Map) -> Result<SaltAnswer, SaltError> {
-        let args: Vec<Json> = args.iter().map(encode).collect();
-        let answer =
-            self.ask(&json!({"op": "call", "fun": fun, "args": args, "kwargs": encode_map(kwargs)}))?;
-        let retcode = answer.get("retcode").and_then(Json::as_i64).unwrap_or_default();
-        Ok(SaltAnswer { result: answered(&answer), retcode, notes: notes(&answer) })
-    }
-
-    fn has(&self, fun: &str) -> Result<Option<bool>, SaltError> {
-        // Without Salt this is unknown, except for stubs.
-        match self.ask(&json!({"op": "has", "fun": fun})) {
-            Ok(answer) => Ok(answer.get("has").and_then(Json::as_bool)),
-            Err(SaltError::Absent(_)) => Ok(None),
-            Err(error) => Err(error),
+    fn signature(&self, client: Client, fun: &str) -> Result<Option<Signature>, SaltError> {
+        let key = format!("{}.{fun}", client.name());
+        if let Some(known) = self.signatures.get(&key) {
+            return Ok(known);
         }
+        let answer = self.ask(&json!({"op": "signature", "client": client.name(), "fun": fun}))?;
+        let found = match answer.get("signature") {
+            None | Some(Json::Null) => None,
+            Some(found) => Some(
+                Signature::from_json(found)
+                    .ok_or_else(|| SaltError::Broken(format!("invalid signature of {key}: {found}")))?,
+            ),
+        };
+        // A missing function may be installed at any time.
+        let valid =
+            if found.is_some() { limits::REACTOR_SIGNATURES } else { limits::REACTOR_SIGNATURES / 60 };
+        self.signatures.put(key, found.clone(), valid);
+        Ok(found)
     }
 
     fn grains(&self) -> Result<Option<Value>, SaltError> {
@@ -338,22 +333,14 @@ impl Salt for Helper {
     }
 
     fn fetch(&self, reference: &str) -> Result<Option<PathBuf>, SaltError> {
-        let now = Instant::now();
-        if let Some((until, path)) = self.fetched.lock().get(reference)
-            && now < *until
-        {
-            return Ok(Some(path.clone()));
+        if let Some(path) = self.fetched.get(reference) {
+            return Ok(Some(path));
         }
         let answer = self.ask(&json!({"op": "fetch", "reference": reference}))?;
         let Some(path) = answer.get("path").and_then(Json::as_str).map(PathBuf::from) else {
             return Ok(None);
         };
-        let mut fetched = self.fetched.lock();
-        if fetched.len() >= limits::REACTOR_TEMPLATES_MAX {
-            fetched.clear();
-        }
-        let until = Instant::now() + limits::REACTOR_FETCHED_TRUSTED;
-        fetched.insert(reference.to_owned(), (until, path.clone()));
+        self.fetched.put(reference.to_owned(), path.clone(), limits::REACTOR_FETCHED_TRUSTED);
         Ok(Some(path))
     }
 }

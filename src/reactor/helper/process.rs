@@ -65,8 +65,8 @@ impl Drop for Process {
 }
 
 impl Process {
-    /// Starts a process; returns its greeting.
-    pub(in crate::reactor) fn start(options: &HelperOptions) -> Result<(Self, Json), StartError> {
+    /// Starts a process.
+    pub(in crate::reactor) fn start(options: &HelperOptions) -> Result<Self, StartError> {
         let python = options.python.display();
         let failed = |what: &dyn std::fmt::Display| StartError::Failed(format!("{python}: {what}"));
         let mut command = command(options).map_err(|why| failed(&why))?;
@@ -74,7 +74,7 @@ impl Process {
         let (stderr, theirs_stderr) = UnixStream::pair().map_err(|error| failed(&error))?;
         stderr.set_nonblocking(true).map_err(|error| failed(&error))?;
         command
-            .stdin(Stdio::from(program().map_err(|error| failed(&error))?))
+            .stdin(Stdio::from(memory_file(PROGRAM.as_bytes()).map_err(|error| failed(&error))?))
             .stdout(Stdio::from(OwnedFd::from(theirs)))
             .stderr(Stdio::from(OwnedFd::from(theirs_stderr)));
         let child = command.spawn().map_err(|error| failed(&error))?;
@@ -85,7 +85,7 @@ impl Process {
         match process.ask(&hello(options), limits::REACTOR_HELPER_START_TIME) {
             Ok(answer) => match answer.get("error").and_then(Json::as_str) {
                 Some(error) => Err(failed(&error)),
-                None => Ok((process, answer)),
+                None => Ok(process),
             },
             Err(fault) => {
                 let status = process.end();
@@ -216,10 +216,10 @@ fn command(options: &HelperOptions) -> Result<Command, String> {
     Ok(command)
 }
 
-/// The program as an anonymous file.
-fn program() -> std::io::Result<File> {
+/// An anonymous file in memory with this content.
+pub fn memory_file(content: &[u8]) -> std::io::Result<File> {
     let mut file = File::from(memfd_create("saltcellar-helper", MemfdFlags::CLOEXEC)?);
-    file.write_all(PROGRAM.as_bytes())?;
+    file.write_all(content)?;
     file.rewind()?;
     Ok(file)
 }

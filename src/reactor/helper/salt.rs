@@ -1,4 +1,4 @@
-//! Access to Salt itself: its renderers for whole files, and the functions of `salt` in templates.
+//! Access to Salt itself: its renderers for whole files, its grains, and the signatures of its functions.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -6,6 +6,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::model::Note;
+use crate::reactor::dispatch::arguments::Signature;
+use crate::reactor::dispatch::call::Client;
 use crate::reactor::pipeline::outcome::{Outcome, Render, SaltCall};
 use crate::reactor::render::functions::Functions;
 use crate::sls::jinja::SaltFunctions;
@@ -74,18 +76,15 @@ pub trait Salt: Send + Sync {
     /// Renders a file with Salt's own renderers.
     fn render(&self, file: &SaltFile<'_>) -> Result<SaltRendered, SaltError>;
 
-    /// Calls an execution function.
-    fn call(&self, fun: &str, args: &[Value], kwargs: &Map) -> Result<SaltAnswer, SaltError>;
-
-    /// True if the function exists; `None` without Salt.
-    fn has(&self, fun: &str) -> Result<Option<bool>, SaltError>;
+    /// The signature of a runner or wheel function; `None` if it does not exist.
+    fn signature(&self, client: Client, fun: &str) -> Result<Option<Signature>, SaltError>;
 
     /// The master's grains; `None` without Salt.
     fn grains(&self) -> Result<Option<Value>, SaltError>;
 
     /// The local copy of a `salt://` reference from any backend of the file server; `None` if the file does not exist.
     fn fetch(&self, _reference: &str) -> Result<Option<PathBuf>, SaltError> {
-        Err(SaltError::Absent(WANTED.to_owned()))
+        Err(SaltError::Absent(NO_SALT.to_owned()))
     }
 
     /// True if this function must be called here although there is a native version.
@@ -99,19 +98,15 @@ pub trait Salt: Send + Sync {
 pub struct NoSalt;
 
 /// The error text without Salt.
-const WANTED: &str = "Salt's own Python is required, but none is configured: set reactor.python to the Python in which Salt is installed";
+pub const NO_SALT: &str = "Salt's own Python is required, but none is configured: set reactor.python to the Python in which Salt is installed";
 
 impl Salt for NoSalt {
     fn render(&self, _file: &SaltFile<'_>) -> Result<SaltRendered, SaltError> {
-        Err(SaltError::Absent(WANTED.to_owned()))
+        Err(SaltError::Absent(NO_SALT.to_owned()))
     }
 
-    fn call(&self, _fun: &str, _args: &[Value], _kwargs: &Map) -> Result<SaltAnswer, SaltError> {
-        Err(SaltError::Absent(WANTED.to_owned()))
-    }
-
-    fn has(&self, _fun: &str) -> Result<Option<bool>, SaltError> {
-        Ok(None)
+    fn signature(&self, _client: Client, _fun: &str) -> Result<Option<Signature>, SaltError> {
+        Err(SaltError::Absent(NO_SALT.to_owned()))
     }
 
     fn grains(&self) -> Result<Option<Value>, SaltError> {

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use super::*;
 use crate::sls::yaml;
-use crate::testing::{missing, wait_for};
+use crate::testkit::{missing, wait_for};
 
 fn python(time: Duration) -> Option<Helper> {
     let there =
@@ -147,11 +147,15 @@ fn sets_have_the_same_order_in_each_process_and_the_environment_is_not_inherited
 fn the_error_names_a_missing_user() {
     let Some(mut helper) = python(Duration::from_secs(30)) else { return };
     helper.options.user = Some("no-such-user".to_owned());
-    let Err(SaltError::Absent(why)) = helper.salt_version() else { panic!("it started") };
+    let Err(SaltError::Absent(why)) = helper.signature(Client::Runner, "test.arg") else {
+        panic!("it started")
+    };
     assert!(why.contains("no such user \"no-such-user\""), "{why}");
     // The error has the last line of the process.
     let broken = Helper::new(HelperOptions::new("/bin/ls", "/x"));
-    let Err(SaltError::Absent(why)) = broken.salt_version() else { panic!("it started") };
+    let Err(SaltError::Absent(why)) = broken.signature(Client::Runner, "test.arg") else {
+        panic!("it started")
+    };
     assert!(why.contains("exit code 2: ") && why.contains("ls"), "{why}");
 }
 
@@ -253,7 +257,7 @@ fn a_file_that_exceeds_the_memory_limit_does_not_affect_others() {
 }
 
 #[test]
-fn the_death_of_a_process_is_an_error_of_has_and_grains() {
+fn the_death_of_a_process_is_an_error_of_signatures_and_grains() {
     let dir = tempfile::tempdir().unwrap();
     // It sends the greeting, and dies of the first request.
     let text = "#!/bin/sh\nread hello <&1; echo '{\"salt\": \"3008.3\"}'; read request <&1; kill -9 $$\n";
@@ -262,7 +266,7 @@ fn the_death_of_a_process_is_an_error_of_has_and_grains() {
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
     let helper = Helper::new(HelperOptions::new(program, "/x"));
     let died = |error: SaltError| matches!(&error, SaltError::Broken(why) if why.contains("died 3 times"));
-    assert!(died(helper.has("test.ping").unwrap_err()));
+    assert!(died(helper.signature(Client::Runner, "test.arg").unwrap_err()));
     assert!(died(helper.grains().unwrap_err()));
     assert_eq!(helper.options.metrics.helper_requests_repeated.get(), 4, "three tries each");
 }
@@ -282,7 +286,7 @@ fn a_request_that_no_process_started_is_repeated() {
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
     let mut helper = Helper::new(HelperOptions::new(program, "/x"));
     helper.options.tries = 1;
-    let (process, _) = Process::start(&helper.options).ok().unwrap();
+    let process = Process::start(&helper.options).ok().unwrap();
     wait_for("closed socket", || closed.exists().then_some(()));
     helper.with_pool(|pool| (pool.count, pool.idle) = (1, vec![process]));
     assert_eq!(helper.grains(), Ok(None));
@@ -294,8 +298,7 @@ fn stubs_return_and_raise() {
     let Some(helper) = python(Duration::from_secs(30)) else { return };
     assert_eq!(helper.call("test.echo", &[], &Map::new()).unwrap().result, Ok("stubbed".into()));
     assert_eq!(helper.call("test.fail", &[], &Map::new()).unwrap().result.unwrap_err().1, "no");
-    assert_eq!(helper.has("test.echo"), Ok(Some(true)));
-    assert_eq!((helper.has("test.other"), helper.grains()), (Ok(None), Ok(None)), "unknown without Salt");
+    assert_eq!(helper.grains(), Ok(None), "unknown without Salt");
 }
 
 #[test]
@@ -354,8 +357,10 @@ fn programs_that_are_not_helpers_are_errors() {
         Helper::new(HelperOptions::new(path, "/x"))
     };
     let none = Helper::new(HelperOptions::new("/no/such/python", "/x"));
-    assert!(matches!(none.salt_version(), Err(SaltError::Absent(why)) if why.contains("/no/such/python")));
+    assert!(
+        matches!(none.signature(Client::Runner, "test.arg"), Err(SaltError::Absent(why)) if why.contains("/no/such/python"))
+    );
     assert_eq!(none.options.metrics.helper_starts_failed.get(), 1);
-    assert!(program("#!/bin/sh\nexit 0\n").salt_version().is_err());
-    assert!(program("#!/bin/sh\necho nonsense; cat\n").salt_version().is_err());
+    assert!(program("#!/bin/sh\nexit 0\n").signature(Client::Runner, "test.arg").is_err());
+    assert!(program("#!/bin/sh\necho nonsense; cat\n").signature(Client::Runner, "test.arg").is_err());
 }

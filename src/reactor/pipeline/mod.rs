@@ -10,13 +10,12 @@ mod msgpack;
 pub(super) mod outcome;
 
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
 
 use self::outcome::{Detail, Outcome, Render};
-use super::dispatch::signatures::Signatures;
-use super::dispatch::{self, Dispatch, DispatchSettings, REACTOR_USER};
+use super::dispatch::{Dispatch, DispatchSettings, REACTOR_USER};
 use super::helper::salt::Salt;
 use super::render::files::{FileSettings, Templates};
 use super::render::functions::Functions;
@@ -25,7 +24,7 @@ use super::rules::manage::{self, Request};
 use super::rules::{Rules, RulesFile};
 use crate::config::salt_master::SaltMaster;
 use crate::limits::REACTOR_CHANGES_MAX;
-use crate::model::{Location, Note, NoteLevel};
+use crate::model::{Location, Note};
 use crate::sls::jinja::{Data, Engine, EngineOptions};
 use crate::sls::{Map, Value, compile};
 
@@ -37,9 +36,6 @@ pub struct Pipeline {
     templates: Templates,
     files: FileSettings,
     dispatch: DispatchSettings,
-    /// The master's own signatures, once fetched. For Salt's runners the built-in ones suffice.
-    signatures: RwLock<Option<Arc<Signatures>>>,
-    learn: OnceLock<Learn>,
     rules: RwLock<Source>,
     managed: Mutex<Managed>,
     id: String,
@@ -47,12 +43,8 @@ pub struct Pipeline {
     salt: Arc<dyn Salt>,
     functions: Arc<Functions>,
     opts: Arc<Value>,
-    native_grains: Arc<Value>,
     pool_full: bool,
 }
-
-/// Fetches the signatures of the master's own runners, with the given Salt or otherwise.
-pub type Learn = Box<dyn Fn(&dyn Salt) -> Option<Arc<Signatures>> + Send + Sync>;
 
 /// Changes by `salt-run reactor.*`.
 struct Managed {
@@ -64,7 +56,6 @@ struct Managed {
     successor: Option<Arc<Pipeline>>,
 }
 
-/// The source of the rules.
 enum Source {
     List(Arc<Rules>),
     File(Mutex<RulesFile>),
@@ -107,8 +98,6 @@ impl Pipeline {
             templates: Templates::default(),
             files: FileSettings::of(master),
             dispatch: DispatchSettings::of(master),
-            signatures: RwLock::default(),
-            learn: OnceLock::new(),
             rules: RwLock::new(Source::new(&reactor)),
             managed: Mutex::new(Managed { leader: Value::Bool(true), changes: Vec::new(), successor: None }),
             id: master.id.clone(),
@@ -116,7 +105,6 @@ impl Pipeline {
             salt,
             functions,
             opts: Arc::new(Value::Map(master.minion_options())),
-            native_grains: Arc::new(super::render::grains::native(&master.id)),
             pool_full: false,
         }
     }
@@ -126,22 +114,6 @@ impl Pipeline {
     pub fn with_full_pool(mut self, full: bool) -> Self {
         self.pool_full = full;
         self
-    }
-
-    /// Sets the known signatures of the master's own runners, and the function that fetches them on demand.
-    pub fn set_signatures(&self, known: Option<Arc<Signatures>>, learn: Learn) {
-        *self.signatures.write() = known;
-        drop(self.learn.set(learn));
-    }
-
-    /// The signatures for a chunk; fetches those of the master for an unknown runner.
-    fn signatures_for(&self, chunk: &Map) -> Option<Arc<Signatures>> {
-        let known = self.signatures.read().clone();
-        let is_known = !dispatch::lacks_signature(chunk, known.as_deref().unwrap_or(Signatures::built_in()));
-        let learn = self.learn.get().filter(|_| !is_known);
-        let Some(learned) = learn.and_then(|learn| learn(&*self.salt)) else { return known };
-        *self.signatures.write() = Some(learned.clone());
-        Some(learned)
     }
 
     /// Replaces the rules after a reload.
@@ -257,8 +229,7 @@ impl Pipeline {
             },
             Source::File(file) => {
                 let path = &file.lock().path;
-                Err(Note::new(
-                    NoteLevel::Error,
+                Err(Note::error(
                     LOGGER,
                     format!(
                         "The reactor's rules are in the file {path}: edit that file, changes take effect at once"
@@ -313,12 +284,8 @@ impl Worker {
             Ok(data) => data,
             Err(what) => {
                 out.notes.push(
-                    Note::new(
-                        NoteLevel::Error,
-                        LOGGER,
-                        format!("event {tag} ignored: its data is {what}, not a mapping"),
-                    )
-                    .failing(Location::default()),
+                    Note::error(LOGGER, format!("event {tag} ignored: its data is {what}, not a mapping"))
+                        .failing(Location::default()),
                 );
                 return out;
             }
@@ -422,14 +389,12 @@ impl Worker {
         out: &mut Outcome,
     ) -> Option<Vec<Map>> {
         let pipeline = Arc::clone(&self.pipeline);
-        let ambients = self.ambients.get_or_insert_with(|| {
-            Ambients::new(Arc::clone(&pipeline.opts), Arc::clone(&pipeline.native_grains))
-        });
+        let ambients = self.ambients.get_or_insert_with(|| Ambients::new(Arc::clone(&pipeline.opts)));
         let mut data = match data.for_templates() {
             Ok(data) => data,
             Err(cause) => {
                 out.notes.push(
-                    Note::new(NoteLevel::Error, LOGGER, "Exception encountered while compiling reactions")
+                    Note::error(LOGGER, "Exception encountered while compiling reactions")
                         .because(cause)
                         .failing(Location::default()),
                 );
@@ -451,7 +416,7 @@ impl Worker {
         for reference in &matched {
             let Some(text) = reference.as_str() else {
                 out.notes.push(
-                    Note::new(NoteLevel::Error, LOGGER, "Exception encountered while compiling reactions")
+                    Note::error(LOGGER, "Exception encountered while compiling reactions")
                         .because(format!("a reference is not text: {}", reference.python_repr()))
                         .failing(Location::default()),
                 );
@@ -482,9 +447,7 @@ impl Worker {
             Err(refused) => {
                 let names: Vec<String> =
                     out.matched.iter().filter_map(Value::as_str).map(str::to_owned).collect();
-                let record = refused.record(tag, &names);
-                let note = Note::new(NoteLevel::Error, record.logger, record.message);
-                out.notes.push(note.failing(Location::file(names.join(", "))));
+                out.notes.push(refused.note(tag, &names).failing(Location::file(names.join(", "))));
                 None
             }
         }
@@ -494,13 +457,9 @@ impl Worker {
         if detail == Detail::Everything {
             out.low.clone_from(&chunks);
         }
+        let Pipeline { dispatch: settings, salt, pool_full, .. } = &*self.pipeline;
+        let dispatch = Dispatch { settings, salt: &**salt, pool_full: *pool_full };
         for chunk in chunks {
-            let signatures = self.pipeline.signatures_for(&chunk);
-            let dispatch = Dispatch {
-                settings: &self.pipeline.dispatch,
-                signatures: signatures.as_deref().unwrap_or(Signatures::built_in()),
-                pool_full: self.pipeline.pool_full,
-            };
             let (id, before) = (chunk.get("__id__").map(Value::python_str), out.notes.len());
             out.calls.extend(dispatch.call(chunk, &mut out.notes));
             let places = out.notes.iter_mut().skip(before).filter_map(|note| note.fails.as_mut());
@@ -602,6 +561,28 @@ mod tests {
     fn patterns(pipeline: &Pipeline) -> String {
         let rules = pipeline.rules().unwrap();
         rules.all().map(|(pattern, _)| &**pattern).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn only_salt_has_grains_and_the_options_that_are_not_configured() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, sls) = (dir.path().join("master"), dir.path().join("a.sls"));
+        std::fs::write(&file, format!("owner: me\nreactor: [{{a: [{}]}}]\n", sls.display())).unwrap();
+        let pipeline = Arc::new(Pipeline::new(&SaltMaster::read(&file), Arc::new(NoSalt)));
+        let check = |value: &str, expected: Result<&str, &str>| {
+            std::fs::write(&sls, format!("x:\n  local.test.arg:\n    - tgt: {{{{ {value} }}}}\n")).unwrap();
+            let data = yaml::load("{}").unwrap();
+            let out = Worker::new(pipeline.clone()).react("a", Body::Value(&data), Detail::Everything);
+            let causes: String = out.notes.iter().filter_map(|note| note.cause.clone()).collect();
+            match expected {
+                Ok(tgt) => assert_eq!(out.low[0].get("tgt"), Some(&tgt.into()), "{value}: {causes}"),
+                Err(why) => assert!(causes.contains(why) && causes.contains("reactor.python"), "{causes}"),
+            }
+        };
+        check("opts['owner']", Ok("me"));
+        check("opts['master_job_cache']", Ok("local_cache"));
+        check("opts['hash_type']", Err("hash_type"));
+        check("grains['os']", Err("os"));
     }
 
     #[test]

@@ -31,7 +31,6 @@ const NAMES: [&str; 19] = [
     "grains.get",
 ];
 
-/// The native functions.
 #[derive(Debug, Default)]
 pub(in crate::reactor) struct Functions {
     own_modules: Vec<String>,
@@ -67,12 +66,10 @@ impl Functions {
         Self { own_modules: modules.into_iter().filter(|module| own(module)).map(str::to_owned).collect() }
     }
 
-    /// The names of all native functions.
     pub(in crate::reactor) fn names(&self) -> Vec<String> {
         NAMES.iter().filter(|name| self.has(name)).map(|name| (*name).to_owned()).collect()
     }
 
-    /// True if the function is native.
     pub(in crate::reactor) fn has(&self, fun: &str) -> bool {
         NAMES.contains(&fun)
             && !self.own_modules.iter().any(|own| fun.split_once('.').is_some_and(|(m, _)| m == own))

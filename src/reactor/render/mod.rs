@@ -2,7 +2,6 @@
 
 pub(super) mod files;
 pub(super) mod functions;
-pub(super) mod grains;
 mod hash;
 pub(super) mod pipe;
 
@@ -36,14 +35,15 @@ pub(super) struct Rendering<'a> {
 /// The template environments of a thread.
 pub(super) struct Ambients {
     opts: Arc<Value>,
-    /// With the native grains.
+    /// Without grains: a file that reads one after all is rendered by Salt.
     plain: (Arc<Value>, Arc<Ambient>),
     /// With Salt's grains; created when a template uses grains.
     full: Option<(Arc<Value>, Arc<Ambient>)>,
 }
 
 impl Ambients {
-    pub(super) fn new(opts: Arc<Value>, grains: Arc<Value>) -> Self {
+    pub(super) fn new(opts: Arc<Value>) -> Self {
+        let grains = Arc::new(Value::Map(Map::new()));
         let plain = (Arc::clone(&grains), Arc::new(Ambient::new(grains, Arc::clone(&opts), false)));
         Self { opts, plain, full: None }
     }
@@ -64,13 +64,11 @@ impl Ambients {
 /// The state of a file between two renderers.
 enum Between<'a> {
     Text(Cow<'a, str>),
-    /// Text that is the unchanged content of the file.
     Values(Value),
 }
 
 /// Why a file yields nothing.
 enum Failure {
-    /// An ERROR with this cause.
     Failed(Fault),
     /// Salt must render the file: the construct that is not native, and its line.
     NotNative(String, Option<u32>),
@@ -290,7 +288,7 @@ impl Rendering<'_> {
                 recorded.move_to(out);
                 self.remember(out, &found.path, None);
                 out.notes.push(
-                    Note::new(NoteLevel::Error, "salt.utils.templates", "Rendering exception occurred")
+                    Note::error("salt.utils.templates", "Rendering exception occurred")
                         .because(error.to_string()),
                 );
                 Err(Failure::Failed(error.into()))
@@ -392,5 +390,5 @@ fn padded(value: Value, path: &str) -> Result<Option<Map>, String> {
 pub(super) fn failed(path: &str, fault: impl Into<Fault>) -> Note {
     let Fault { cause, file, line } = fault.into();
     let at = Location { line, ..Location::file(file.unwrap_or_else(|| path.to_owned())) };
-    Note::new(NoteLevel::Error, LOGGER, format!("Failed to render \"{path}\": ")).because(cause).failing(at)
+    Note::error(LOGGER, format!("Failed to render \"{path}\": ")).because(cause).failing(at)
 }

@@ -1,6 +1,6 @@
 //! The renderers of a file: from its first line `#!jinja|yaml`, or the master's option `renderer`.
 
-use crate::model::{Note, NoteLevel};
+use crate::model::Note;
 
 const LOGGER: &str = "salt.template";
 
@@ -65,19 +65,14 @@ pub(in crate::reactor) fn stages(
         let (name, options) = part.split_once(' ').unwrap_or((part, ""));
         let allowed = settings.whitelist.is_empty() || settings.whitelist.iter().any(|known| known == name);
         if !allowed || settings.blacklist.iter().any(|known| known == name) {
-            notes.push(Note::new(
-                NoteLevel::Warning,
+            notes.push(Note::warning(
                 LOGGER,
                 format!("The renderer \"{name}\" is disallowed by configuration and will be skipped."),
             ));
             continue;
         }
         if !NATIVE.contains(&name) && !SALT_S.contains(&name) {
-            notes.push(Note::new(
-                NoteLevel::Error,
-                LOGGER,
-                format!("The renderer \"{pipe}\" is not available"),
-            ));
+            notes.push(Note::error(LOGGER, format!("The renderer \"{pipe}\" is not available")));
             return Vec::new();
         }
         stages.push(Stage { name: name.to_owned(), options: options.trim().to_owned() });

@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use crate::config::salt_master::read_key;
-use crate::model::{MANAGE_TAG, Note, NoteLevel, same_key};
+use crate::model::{MANAGE_TAG, Note, same_key};
 use crate::reactor::pipeline::outcome::Fired;
 use crate::sls::value::Key;
 use crate::sls::{Map, Value};
@@ -15,7 +15,6 @@ const LOGGER: &str = "salt.utils.reactor";
 /// Part of the tags of requests and answers. All events with it require the key.
 const MANAGE: &str = MANAGE_TAG;
 
-/// A request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::reactor) enum Request {
     List,
@@ -57,16 +56,12 @@ pub(in crate::reactor) fn has_key(data: &Map, key_file: &Path) -> bool {
 
 /// The message about an event without the key.
 pub(in crate::reactor) fn without_key() -> Note {
-    Note::new(
-        NoteLevel::Error,
-        LOGGER,
-        "received salt/reactors/manage event without matching master_key. discarding",
-    )
+    Note::error(LOGGER, "received salt/reactors/manage event without matching master_key. discarding")
 }
 
 /// The message about an incomplete request; Salt's process dies of it.
 pub(in crate::reactor) fn lacks(what: &str) -> Note {
-    Note::new(NoteLevel::Error, LOGGER, format!("request to the reactor ignored: no `{what}`"))
+    Note::error(LOGGER, format!("request to the reactor ignored: no `{what}`"))
 }
 
 /// `{"status": .., "comment": ..}`

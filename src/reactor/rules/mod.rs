@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use self::matcher::Matcher;
 use super::render::files::Fingerprint;
-use crate::model::{ListedRule, Note, NoteLevel};
+use crate::model::{ListedRule, Note};
 use crate::sls::value::Key;
 use crate::sls::{Map, Value, yaml};
 
@@ -50,8 +50,7 @@ impl Rules {
             // Salt iterates over the keys or characters of these, finds no mapping among them, and matches nothing.
             Value::Map(_) | Value::Str(_) => Self::default(),
             other => Self {
-                notes: vec![Note::new(
-                    NoteLevel::Error,
+                notes: vec![Note::error(
                     LOGGER,
                     format!(
                         "`reactor` is not a list of rules: {}; no event causes a reaction",
@@ -69,8 +68,7 @@ impl Rules {
         for entry in &rules.entries {
             let Some((key, value)) = only_pair(entry) else { continue };
             let Some(pattern) = key.as_str() else {
-                rules.notes.push(Note::new(
-                    NoteLevel::Error,
+                rules.notes.push(Note::error(
                     LOGGER,
                     format!("reactor rule ignored: its pattern is not text, quote it: {}", key.python_repr()),
                 ));
@@ -151,11 +149,7 @@ impl Rules {
 
 /// The message about an entry without a first key; Salt's process dies of it.
 fn odd(entry: &Value) -> Note {
-    Note::new(
-        NoteLevel::Error,
-        LOGGER,
-        format!("reactor rule ignored: not a mapping: {}", entry.python_repr()),
-    )
+    Note::error(LOGGER, format!("reactor rule ignored: not a mapping: {}", entry.python_repr()))
 }
 
 fn only_pair(entry: &Value) -> Option<(&Value, &Value)> {
@@ -189,8 +183,7 @@ impl RulesFile {
             return Ok(Arc::clone(rules));
         }
         let complain = |what: &str, cause: String| {
-            Note::new(NoteLevel::Error, LOGGER, format!("Failed to {what} reactor map: \"{}\"", self.path))
-                .because(cause)
+            Note::error(LOGGER, format!("Failed to {what} reactor map: \"{}\"", self.path)).because(cause)
         };
         let bytes = std::fs::read(&self.path).map_err(|error| complain("read", error.to_string()))?;
         let text = String::from_utf8(bytes).map_err(|_| complain("parse YAML in", "not UTF-8".to_owned()))?;

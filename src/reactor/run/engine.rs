@@ -14,7 +14,7 @@ use super::record::recorder::{Clean, Recorder};
 use super::record::{self, Record, option_of};
 use super::scheduler::{Scheduler, Task};
 use super::settle::starts::Starts;
-use super::{Event, Executor, RuleEngine, micros};
+use super::{Event, Executor, RuleEngine};
 use crate::clock::{Clock, Micros};
 use crate::limits::{
     LIST_ROWS_MAX, REACTOR_CHECKPOINT_INTERVAL, REACTOR_MODE_INTERVAL, REACTOR_SEARCH_BYTES,
@@ -76,7 +76,6 @@ pub(super) struct RuleSnapshot {
     pub(super) settings: Arc<ReactorSettings>,
 }
 
-/// State shared by the threads.
 pub(super) struct Shared {
     pub(super) store: Store,
     pub(super) clock: Clock,
@@ -253,7 +252,6 @@ impl Shared {
         self.foreign_calls.lock().suspend(self.clock.now());
     }
 
-    /// Counts a skipped reaction.
     pub(super) fn count_skipped(&self, why: &str) {
         let metrics = &self.metrics;
         match why {
@@ -325,10 +323,9 @@ impl Shared {
         let (settings, now) = (self.settings(), self.clock.now());
         for options in &settings.rules {
             let Some(window) = options.once_per else { continue };
-            let window = micros(window);
             let filter = EventFilter {
                 tag: Some(Glob::new(&format!("{REACTION_TAG}{}", options.rule))),
-                since: Some(Micros(now.0.saturating_sub(window))),
+                since: Some(now.before(window)),
                 reactions: true,
                 ..EventFilter::default()
             };

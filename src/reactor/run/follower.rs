@@ -45,7 +45,6 @@ pub(super) fn event_of(row: &Followed<'_>) -> Event {
     }
 }
 
-/// The body of the thread.
 pub(super) fn run(shared: &Arc<Shared>) {
     let live = shared.store.durable();
     // Entries before the start are applied first, because a record may come long after its event.
@@ -78,9 +77,7 @@ pub(super) fn run(shared: &Arc<Shared>) {
             }
         }
     };
-    let events = |from, take: &mut dyn FnMut(Followed<'_>)| {
-        shared.store.follow_selected(is_of_interest, from, REACTOR_WAVE_BYTES, take)
-    };
+    let events = |from| open_events(shared, from);
     let mut unread = resume(shared, open, &depths, events);
     let mut read = Instant::now();
     loop {
@@ -103,7 +100,6 @@ pub(super) fn run(shared: &Arc<Shared>) {
     }
 }
 
-/// Pause after a failed read of the log.
 const READ_RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Reads the starts of runners and wheel functions since the first open event with started calls, and claims those that belong to calls in
@@ -233,13 +229,23 @@ fn read_part(shared: &Arc<Shared>, fold: Option<SeqNo>) -> Result<SeqNo, StoreEr
     Ok(after)
 }
 
-/// Queues events that were open when the daemon ended; returns those that could not be read. `events` calls its argument with
-/// the events of a part of the log that begins with a sequence number, and returns the number behind that part.
+/// The open events of a part of the log that begins with this sequence number, and the number behind that part.
+pub(super) fn open_events(shared: &Shared, from: SeqNo) -> Result<(Vec<Event>, SeqNo), StoreError> {
+    let mut found = Vec::new();
+    let upto = shared.store.follow_selected(is_of_interest, from, REACTOR_WAVE_BYTES, |row| {
+        if shared.checkpoint.lock().open.contains(row.seq) {
+            found.push(event_of(&row));
+        }
+    })?;
+    Ok((found, upto))
+}
+
+/// Queues events that were open when the daemon ended; returns those that could not be read. `events` is [`open_events`].
 pub(super) fn resume(
     shared: &Shared,
     open: Vec<SeqNo>,
     depths: &HashMap<SeqNo, u32>,
-    events: impl Fn(SeqNo, &mut dyn FnMut(Followed<'_>)) -> Result<SeqNo, StoreError>,
+    events: impl Fn(SeqNo) -> Result<(Vec<Event>, SeqNo), StoreError>,
 ) -> Vec<SeqNo> {
     let mut unread = Vec::new();
     let mut open = open.into_iter().peekable();
@@ -248,20 +254,13 @@ pub(super) fn resume(
             break;
         }
         let rule_snapshot = shared.rule_snapshot();
-        let mut found = Vec::new();
-        let read = events(seq, &mut |row| {
-            if shared.checkpoint.lock().open.contains(row.seq) {
-                found.push(event_of(&row));
-            }
-        });
-        let upto = read.unwrap_or_else(|error| {
+        let (found, upto) = events(seq).unwrap_or_else(|error| {
             if unread.is_empty() {
                 tracing::error!(%error, event = seq.0, "cannot read open events, retrying");
             }
             shared.metrics.reactor_events_unread.add(1);
             unread.push(seq);
-            found.clear();
-            seq.next()
+            (Vec::new(), seq.next())
         });
         let mut found = found.into_iter().peekable();
         while let Some(seq) = open.next_if(|seq| *seq < upto) {

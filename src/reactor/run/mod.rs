@@ -31,7 +31,7 @@ pub mod worker;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::clock::Micros;
+use crate::clock::{Micros, micros};
 use crate::master::{Answer, Call, Master, MasterError};
 use crate::model::{ListedRule, NoteLevel, ReactionFailure, SeqNo};
 use crate::sls::value::Value;
@@ -201,11 +201,6 @@ impl Executor for Master {
     fn reach(&self) -> Result<(), MasterError> {
         Master::reach(self)
     }
-}
-
-/// A duration in the unit of [`Micros`], saturating.
-fn micros(duration: Duration) -> i64 {
-    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

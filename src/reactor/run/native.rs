@@ -74,41 +74,30 @@ impl RuleEngine for Native {
         let note = |note: &Note| (note.level, note.to_string());
         plan.notes.extend(out.notes.iter().map(note));
         for call in out.calls {
-            match planned_call(&call) {
+            // The notes have the reason why a job cannot be published.
+            let is_noted = call.client == Client::Local && call.publish.is_none();
+            let client = call.client.name();
+            match planned_call(call) {
                 Some(planned) => plan.calls.push(planned),
-                // The notes have the reason why the job cannot be published.
-                None if matches!(&call, Call::Local(local) if local.publish.is_none()) => {}
-                None => {
-                    plan.fail(format!("cannot make a {} call without a function name", call.client().name()));
-                }
+                None if is_noted => {}
+                None => plan.fail(format!("cannot make a {client} call without a function name")),
             }
         }
         plan
     }
 }
 
-fn planned_call(call: &Call) -> Option<PlannedCall> {
-    let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or_default().to_owned();
-    let fun = call.fun().as_str()?.to_owned();
-    let (sls, action) = match call {
-        Call::Local(local) => {
-            let load = local.publish.clone()?;
-            (text(local.kwargs.get("__sls__")), Action::Master(Request { cmd: Cmd::Publish, fun, load }))
-        }
-        Call::Master(call) => {
-            let kwargs = call.kwargs.as_map().cloned().unwrap_or_default();
-            let request = match call.client {
-                Client::Wheel => Request::wheel(&fun, call.args.clone(), kwargs),
-                _ => Request::runner(&fun, call.args.clone(), kwargs),
-            };
-            (text(call.low.get("__sls__")), Action::Master(request))
-        }
-        Call::Caller(call) => {
-            let kwargs = Value::Map(call.kwargs.clone());
-            (text(Some(&call.sls)), Action::Caller { fun, args: call.args.clone(), kwargs })
-        }
+fn planned_call(call: Call) -> Option<PlannedCall> {
+    let text = |name: &str| call.chunk.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let (id, sls, fun) = (text("__id__"), text("__sls__"), call.fun.as_str()?.to_owned());
+    let kwargs = |kwargs: Value| kwargs.as_map().cloned().unwrap_or_default();
+    let action = match call.client {
+        Client::Local => Action::Master(Request { cmd: Cmd::Publish, fun, load: call.publish? }),
+        Client::Runner => Action::Master(Request::runner(&fun, call.args, kwargs(call.kwargs))),
+        Client::Wheel => Action::Master(Request::wheel(&fun, call.args, kwargs(call.kwargs))),
+        Client::Caller => Action::Caller { fun, args: call.args, kwargs: call.kwargs },
     };
-    Some(PlannedCall { id: text(call.id()), sls, action })
+    Some(PlannedCall { id, sls, action })
 }
 
 #[cfg(test)]

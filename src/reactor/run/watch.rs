@@ -17,7 +17,7 @@ impl Shared {
         }
         if let Some(comparer) = self.comparer.lock().as_mut() {
             for item in items {
-                comparer.take(item, &mut |comparison| self.count(&comparison));
+                comparer.take(item).iter().for_each(|comparison| self.count(comparison));
             }
         }
     }
@@ -32,7 +32,7 @@ impl Shared {
         let now = self.clock.now();
         let comparer = kept.insert(Comparer::new(window, workers, now, Micros(i64::MAX)));
         // Our own entry with the mode may be in the part of the log that the comparer does not see.
-        comparer.take(ShadowItem::Mode { at: now, shadow: true, started: true }, &mut |_| {});
+        comparer.take(ShadowItem::Mode { at: now, shadow: true, started: true });
     }
 
     /// Compares calls whose window is over.
@@ -40,7 +40,7 @@ impl Shared {
         let Some(now) = now else { return };
         let mut kept = self.comparer.lock();
         let Some(comparer) = kept.as_mut() else { return };
-        comparer.pass(now, &mut |comparison| self.count(&comparison));
+        comparer.pass(now).iter().for_each(|comparison| self.count(comparison));
         self.metrics.shadow_compared_early.add(std::mem::take(&mut comparer.compared_early));
     }
 

@@ -17,9 +17,7 @@ use crate::master::{Answer, Cmd, MasterError, pack};
 use crate::model::{NoteLevel, stamped_jid};
 use crate::sls::Value;
 
-/// The result of a step of a task.
 pub(super) enum Step {
-    /// The task is finished.
     Done,
     /// It continues at that time.
     Pause(QueueItem, Micros),
@@ -31,7 +29,6 @@ pub(super) enum Step {
     Skip(Box<Task>, &'static str),
 }
 
-/// The result of a try of a call.
 #[expect(clippy::large_enum_variant, reason = "one per worker, short-lived")]
 pub(super) enum TryResult {
     Finished(CallRecord),
@@ -74,7 +71,6 @@ impl From<CallerError> for Failure {
     }
 }
 
-/// The body of a worker thread.
 pub(super) fn run(shared: &Arc<Shared>) {
     let mut scheduler = shared.scheduler.lock();
     while !shared.drain.is_stopping() {
@@ -334,7 +330,6 @@ impl Shared {
         Ok(())
     }
 
-    /// Handles a failed try.
     fn failed(
         &self,
         task: &Task,
@@ -343,7 +338,7 @@ impl Shared {
         failure: Failure,
     ) -> TryResult {
         let now = self.clock.now();
-        let wait = || TryResult::Pause(Micros(now.0 + micros(REACTOR_MASTER_RETRY)));
+        let wait = || TryResult::Pause(now.after(REACTOR_MASTER_RETRY));
         match &failure {
             // Nothing was sent, so this does not count as a try.
             Failure::Unreachable(why) => {
@@ -387,7 +382,7 @@ impl Shared {
         }
         let pause = task.options.pause(progress.tries);
         tracing::warn!(error = why, event = task.event.seq.0, id = made.call.id, tries = progress.tries, again_in = ?pause, "call failed, retrying");
-        TryResult::Pause(Micros(now.0 + micros(pause)))
+        TryResult::Pause(now.after(pause))
     }
 
     /// The master's answer to a job that matches no minion. Salt's reactor leaves no trace of such a job.

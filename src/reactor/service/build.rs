@@ -27,14 +27,6 @@ pub(super) struct Built {
     pub(super) sock_dir: PathBuf,
 }
 
-/// A process of Salt's Python, or a stub without Python.
-fn helper(python: Option<&PathBuf>, make: impl FnOnce(&PathBuf) -> HelperOptions) -> Arc<dyn Salt> {
-    match python {
-        Some(python) => Arc::new(Helper::new(make(python))),
-        None => Arc::new(NoSalt),
-    }
-}
-
 /// The state of a file for change detection: modification time and size.
 pub(super) type FileState = Option<(SystemTime, u64)>;
 
@@ -90,18 +82,29 @@ pub(super) fn build(
     }
     let python =
         config.python.clone().or_else(|| Some(PathBuf::from(SALT_PYTHON)).filter(|path| path.is_file()));
-    let options = |python: &PathBuf| {
-        HelperOptions::of_daemon(python, master).bounded(config.helper_memory).counting(metrics.clone())
-    };
+    if python.is_none() {
+        tracing::warn!(
+            file = %path.display(),
+            "reactor.python is not set and {SALT_PYTHON} does not exist: files that are not rendered natively, grains, `caller` \
+            reactions, and runners and wheel functions without `args` will fail"
+        );
+    }
     if python.is_some()
         && let Some(user) = master.configured_user()
         && let Err(why) = Account::switch(user, rustix::process::geteuid().as_raw())
     {
         tracing::error!(file = %path.display(), "rendering files with Salt's Python will fail: {why}");
     }
-    let salt = helper(python.as_ref(), options);
+    let salt: Arc<dyn Salt> = match &python {
+        Some(python) => {
+            let (memory, metrics) = (config.helper_memory, metrics.clone());
+            let options = HelperOptions { memory, metrics, ..HelperOptions::of_daemon(python, master) };
+            Arc::new(Helper::new(options))
+        }
+        None => Arc::new(NoSalt),
+    };
     let pipeline = Pipeline::new(master, salt);
-    if let Some(rules) = &config.rules {
+    if let Some(rules) = &config.rules() {
         pipeline.set_rules(rules);
     }
     let rules = pipeline.rules().map_err(|note| note.to_string())?;
@@ -171,13 +174,14 @@ fn runner_limits(master: &SaltMaster) -> RunnerLimits {
     }
 }
 
+/// The process that runs `caller` reactions.
 pub(super) fn callers(
     python: Option<&PathBuf>,
     master: &SaltMaster,
     metrics: &Arc<Metrics>,
-) -> Arc<dyn Salt> {
-    let options = |python: &PathBuf| HelperOptions::of_daemon(python, master).for_callers();
-    helper(python, |python| options(python).counting(metrics.clone()))
+) -> Option<Arc<Helper>> {
+    let options = HelperOptions::of_daemon(python?, master).for_callers();
+    Some(Arc::new(Helper::new(HelperOptions { metrics: metrics.clone(), ..options })))
 }
 
 /// The configured user, and the other options that a process running as that user receives.

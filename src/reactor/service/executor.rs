@@ -7,13 +7,12 @@ use parking_lot::RwLock;
 
 use super::Bus;
 use super::build::Built;
-use super::learner::Learner;
 use crate::clock::Clock;
 use crate::master::{Answer, Call, Master, MasterError, pack};
 use crate::metrics::Metrics;
 use crate::model::Glob;
 use crate::reactor::run::{CallerError, CallerReturn, Executor};
-use crate::reactor::{Pipeline, Salt, SaltAnswer, SaltError};
+use crate::reactor::{Helper, NO_SALT, SaltAnswer, SaltError};
 use crate::sls::Value;
 use crate::sls::value::Map;
 use crate::wire::salt_event;
@@ -26,9 +25,8 @@ pub(super) struct MasterExecutor {
     /// Replaced when the configuration changes; calls in flight keep the old one. `None` for a minion.
     pub(super) target: RwLock<Option<MasterTarget>>,
     /// Runs `caller` reactions, one at a time.
-    pub(super) callers: RwLock<Arc<dyn Salt>>,
+    pub(super) callers: RwLock<Option<Arc<Helper>>>,
     pub(super) bus: Arc<dyn Bus>,
-    pub(super) learner: Arc<Learner>,
     /// The socket directory of the bus that is reacted to.
     pub(super) sock_dir: String,
     pub(super) clock: Clock,
@@ -57,16 +55,6 @@ impl MasterExecutor {
             let why = format!("its event bus is not connected ({})", bus.display());
             Err(MasterError::Unreachable { place: master.place().to_string(), why })
         })
-    }
-
-    /// Connects a pipeline to the signatures of the master's own runners, which are fetched on demand.
-    pub(super) fn set_learner(self: &Arc<Self>, pipeline: &Pipeline) {
-        let executor = Arc::downgrade(self);
-        let learn = move |salt: &dyn Salt| {
-            let executor = executor.upgrade()?;
-            executor.learner.learn(salt, executor.target().map(|target| target.master).as_deref())
-        };
-        pipeline.set_signatures(self.learner.known(), Box::new(learn));
     }
 
     /// Applies a changed configuration. The key is checked for each request anyway.
@@ -141,8 +129,9 @@ impl Executor for MasterExecutor {
 
     fn caller(&self, fun: &str, args: &[Value], kwargs: &Value) -> Result<CallerReturn, CallerError> {
         let kwargs: Map = kwargs.as_map().cloned().unwrap_or_default();
-        let salt = self.callers.read().clone();
-        let answer = salt.call(fun, args, &kwargs).map_err(|error| match error {
+        let helper = self.callers.read().clone();
+        let helper = helper.ok_or_else(|| CallerError::NotStarted(NO_SALT.to_owned()))?;
+        let answer = helper.call(fun, args, &kwargs).map_err(|error| match error {
             SaltError::Absent(why) => CallerError::NotStarted(why),
             error @ SaltError::TooLong { .. } => CallerError::Failed(error.to_string()),
             error @ SaltError::Broken(_) => CallerError::Lost(error.to_string()),

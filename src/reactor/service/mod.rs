@@ -2,7 +2,6 @@
 
 mod build;
 mod executor;
-mod learner;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +12,6 @@ use parking_lot::RwLock;
 
 use self::build::{Built, FileState, Followed, build, callers, file_state, read, runs_as};
 use self::executor::{MasterExecutor, MasterTarget};
-use self::learner::Learner;
 use super::Pipeline;
 use super::run::engine::{Handle, Parts, Reactor};
 use super::run::native::Native;
@@ -118,12 +116,10 @@ impl ReactorService {
             })),
             callers: RwLock::new(callers(python.as_ref(), &master, &metrics)),
             bus,
-            learner: Arc::new(Learner::new(store.clone())),
             sock_dir: sock_dir.to_string_lossy().into_owned(),
             clock: clock.clone(),
             metrics: metrics.clone(),
         });
-        executor.set_learner(&pipeline);
         let rules = Arc::new(Native::new(pipeline.clone()));
         let parts = Parts {
             store: store.clone(),
@@ -215,7 +211,6 @@ impl Reloader {
         self.files = files;
         match config.and_then(|config| Ok((build(&master, path, key, &config, metrics)?, config))) {
             Ok((built, config)) => {
-                self.executor.set_learner(&built.pipeline);
                 built.pipeline.take_over(&self.pipeline);
                 self.executor.apply(&built);
                 let runs_as = runs_as(&master);

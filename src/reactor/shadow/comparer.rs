@@ -5,6 +5,7 @@
 //! one side only. All times are those of the log, so the result does not depend on the time of the comparison.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::item::{FailedReaction, OurCall, SaltsCall, ShadowItem};
@@ -13,8 +14,10 @@ use super::pool::Pool;
 use crate::clock::Micros;
 use crate::limits::{
     REACTOR_SHADOW_EARLY, REACTOR_SHADOW_LATE, REACTOR_SHADOW_WAITING_BYTES, REACTOR_SHADOW_WAITING_MAX,
+    REACTOR_SHADOW_WINDOW_MAX,
 };
 use crate::model::SeqNo;
+use crate::reactor::latest::LatestByJid;
 
 /// The result for one call.
 #[derive(Debug, Clone, PartialEq)]
@@ -42,101 +45,73 @@ type SaltKey = (Micros, SeqNo);
 /// See the module.
 #[derive(Debug)]
 pub struct Comparer {
-    window: i64,
+    window: Duration,
     pool: Pool,
     /// Start of the range: earlier calls of Salt's are not reported.
     since: Micros,
-    /// End of the range.
     until: Micros,
     /// Start of shadow mode; `None` if our reactor is active.
     shadow_since: Option<Micros>,
     ours: BTreeMap<OurKey, OurCall>,
-    /// Number of waiting calls of ours, by call key.
-    ours_alike: HashMap<u64, usize>,
-    /// Waiting calls of ours that would be made, by call key.
-    ours_free: HashMap<u64, BTreeSet<OurKey>>,
+    /// Waiting calls of ours, and those of them that would be made, by call key.
+    ours_alike: BTreeSet<(u64, OurKey)>,
+    ours_free: BTreeSet<(u64, OurKey)>,
     /// Failed reactions of ours, and whether one was reported with a call of Salt's.
     failed: BTreeMap<(Micros, SeqNo), (FailedReaction, bool)>,
     salts: BTreeMap<SaltKey, SaltsCall>,
     /// Waiting calls of Salt's that are not reported without a match, because their event may be outside the log range.
     excluded: BTreeSet<SaltKey>,
-    alike: HashMap<u64, BTreeSet<SaltKey>>,
-    /// By client and function.
-    of_fun: HashMap<(String, String), BTreeSet<SaltKey>>,
+    /// Waiting calls of Salt's by call key, and by the hash of client and function.
+    salts_alike: BTreeSet<(u64, SaltKey)>,
+    salts_of_fun: BTreeSet<(u64, SaltKey)>,
     of_jid: HashMap<String, SaltKey>,
     /// Loads read before the job's event.
-    loads: LatestByJid<ObservedCall>,
-    made: LatestByJid<()>,
+    loads: LatestByJid<ObservedCall, JIDS_MAX>,
+    made: LatestByJid<(), JIDS_MAX>,
     gaps: VecDeque<(Micros, Micros)>,
     /// Approximate size of the waiting calls.
     bytes: usize,
+    results: Vec<Comparison>,
     /// Number of calls compared before the end of their window, because too many were waiting.
     pub compared_early: u64,
 }
 
-/// Latest values by jid.
-#[derive(Debug)]
-struct LatestByJid<T> {
-    of_jid: HashMap<String, T>,
-    order: VecDeque<String>,
-}
+/// Jobs whose load was read first, or that are ours.
+const JIDS_MAX: usize = REACTOR_SHADOW_WAITING_MAX / 10;
 
-impl<T> Default for LatestByJid<T> {
-    fn default() -> Self {
-        Self { of_jid: HashMap::new(), order: VecDeque::new() }
-    }
-}
-
-impl<T> LatestByJid<T> {
-    fn note(&mut self, jid: String, what: T) {
-        if self.of_jid.insert(jid.clone(), what).is_none() {
-            self.order.push_back(jid);
-        }
-        if self.order.len() > REACTOR_SHADOW_WAITING_MAX / 10
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.of_jid.remove(&oldest);
-        }
-    }
-}
-
-fn micros(time: Duration) -> i64 {
-    i64::try_from(time.as_micros()).unwrap_or(i64::MAX / 8)
-}
-
-fn later(at: Micros, by: i64) -> Micros {
-    Micros(at.0.saturating_add(by))
-}
+/// Lower than any call of ours.
+const FIRST: OurKey = (Micros(i64::MIN), SeqNo(0), 0);
 
 impl Comparer {
     /// A comparer for events in this time range.
     pub fn new(window: Duration, workers: usize, since: Micros, until: Micros) -> Self {
         Self {
-            window: micros(window),
+            window: window.min(REACTOR_SHADOW_WINDOW_MAX),
             pool: Pool::new(workers),
             since,
             until,
             shadow_since: None,
             ours: BTreeMap::new(),
-            ours_alike: HashMap::new(),
-            ours_free: HashMap::new(),
+            ours_alike: BTreeSet::new(),
+            ours_free: BTreeSet::new(),
             failed: BTreeMap::new(),
             salts: BTreeMap::new(),
             excluded: BTreeSet::new(),
-            alike: HashMap::new(),
-            of_fun: HashMap::new(),
+            salts_alike: BTreeSet::new(),
+            salts_of_fun: BTreeSet::new(),
             of_jid: HashMap::new(),
             loads: LatestByJid::default(),
             made: LatestByJid::default(),
             gaps: VecDeque::new(),
             bytes: 0,
+            results: Vec::new(),
             compared_early: 0,
         }
     }
 
     /// Length of the window in which a call of Salt's can match.
     pub fn window(&self) -> Duration {
-        Duration::from_micros(u64::try_from(self.window).unwrap_or(0))
+        self.window
     }
 
     /// Number of runners and wheel functions that Salt's reactor runs at once.
@@ -154,8 +129,8 @@ impl Comparer {
         self.shadow_since.is_some()
     }
 
-    /// Adds the next item of the log.
-    pub fn take(&mut self, item: ShadowItem, report: &mut impl FnMut(Comparison)) {
+    /// Adds the next item of the log; returns the comparisons for which there is no more room to wait.
+    pub fn take(&mut self, item: ShadowItem) -> Vec<Comparison> {
         match item {
             ShadowItem::Mode { at, shadow, started } => {
                 if !shadow {
@@ -164,7 +139,7 @@ impl Comparer {
                     self.shadow_since = Some(at);
                 }
             }
-            ShadowItem::Ours(ours) => self.take_ours(ours, report),
+            ShadowItem::Ours(ours) => self.take_ours(ours),
             ShadowItem::Failed(failed) => {
                 if failed.at >= self.since && failed.at < self.until && self.is_shadow() {
                     self.bytes += failed_weight(&failed);
@@ -175,7 +150,7 @@ impl Comparer {
                 if let Some(key) = self.of_jid.get(&jid).copied() {
                     self.remove_salts(key);
                 }
-                self.made.note(jid, ());
+                self.made.insert(&jid, ());
             }
             ShadowItem::Salts(salts) => {
                 if salts.certain {
@@ -194,7 +169,7 @@ impl Comparer {
                         self.excluded.insert(key);
                     }
                 }
-                None => self.loads.note(jid, call),
+                None => self.loads.insert(&jid, call),
             },
             ShadowItem::Gap { begin, end } => {
                 self.gaps.push_back((begin, end));
@@ -210,18 +185,19 @@ impl Comparer {
             let salts = self.salts.keys().next().copied();
             self.compared_early += 1;
             match (ours, salts) {
-                (Some(ours), Some(salts)) if salts.0 < ours.0 => self.compare_salts(salts, report),
-                (Some(ours), _) => self.compare_ours(ours, report),
-                (None, Some(salts)) => self.compare_salts(salts, report),
+                (Some(ours), Some(salts)) if salts.0 < ours.0 => self.compare_salts(salts),
+                (Some(ours), _) => self.compare_ours(ours),
+                (None, Some(salts)) => self.compare_salts(salts),
                 (None, None) => match self.failed.keys().next().copied() {
-                    Some(failed) => self.compare_failed(failed, report),
+                    Some(failed) => self.compare_failed(failed),
                     None => break,
                 },
             }
         }
+        std::mem::take(&mut self.results)
     }
 
-    fn take_ours(&mut self, ours: OurCall, report: &mut impl FnMut(Comparison)) {
+    fn take_ours(&mut self, ours: OurCall) {
         // Dead-lettered calls of an active reactor are not compared.
         if ours.at < self.since
             || ours.at >= self.until
@@ -230,29 +206,30 @@ impl Comparer {
             return;
         }
         if ours.call.client == "caller" {
-            return report(Comparison::Unseen(ours, "caller functions leave no trace on the master's bus"));
+            let why = "caller functions leave no trace on the master's bus";
+            return self.results.push(Comparison::Unseen(ours, why));
         }
         let (alike, key) = (ours.call.key(), (ours.at, ours.reaction, ours.nth));
-        *self.ours_alike.entry(alike).or_default() += 1;
+        self.ours_alike.insert((alike, key));
         if ours.prevented_by.is_empty() {
-            self.ours_free.entry(alike).or_default().insert(key);
+            self.ours_free.insert((alike, key));
         }
         self.bytes += ours.call.weight();
         self.ours.insert(key, ours);
     }
 
     fn take_salts(&mut self, mut salts: SaltsCall) {
-        if self.made.of_jid.contains_key(&salts.jid) || self.of_jid.contains_key(&salts.jid) {
+        if self.made.get(&salts.jid).is_some() || self.of_jid.contains_key(&salts.jid) {
             return;
         }
-        if let Some(load) = self.loads.of_jid.remove(&salts.jid) {
+        if let Some(load) = self.loads.remove(&salts.jid) {
             salts = match with_load(salts, load) {
                 Some(salts) => salts,
                 None => return,
             };
         }
         // By the mode at this position of the log; it may change later.
-        let in_shadow = self.shadow_since.is_some_and(|since| salts.at >= later(since, self.window));
+        let in_shadow = self.shadow_since.is_some_and(|since| salts.at >= since.after(self.window));
         if !in_shadow || salts.at < self.since || salts.at >= self.until {
             self.excluded.insert((salts.at, salts.seq));
         }
@@ -263,9 +240,8 @@ impl Comparer {
         let Some(salts) = salts else { return };
         let key = (salts.at, salts.seq);
         self.bytes += salts.call.weight();
-        self.alike.entry(salts.call.key()).or_default().insert(key);
-        let fun = (salts.call.client.clone(), salts.call.fun.clone());
-        self.of_fun.entry(fun).or_default().insert(key);
+        self.salts_alike.insert((salts.call.key(), key));
+        self.salts_of_fun.insert((salts.call.fun_key(), key));
         self.of_jid.insert(salts.jid.clone(), key);
         self.salts.insert(key, salts);
     }
@@ -273,102 +249,82 @@ impl Comparer {
     fn remove_salts(&mut self, key: SaltKey) -> Option<SaltsCall> {
         let salts = self.salts.remove(&key)?;
         self.bytes -= salts.call.weight();
-        let alike = salts.call.key();
-        if let Some(set) = self.alike.get_mut(&alike) {
-            set.remove(&key);
-            if set.is_empty() {
-                self.alike.remove(&alike);
-            }
-        }
-        let fun = (salts.call.client.clone(), salts.call.fun.clone());
-        if let Some(set) = self.of_fun.get_mut(&fun) {
-            set.remove(&key);
-            if set.is_empty() {
-                self.of_fun.remove(&fun);
-            }
-        }
+        self.salts_alike.remove(&(salts.call.key(), key));
+        self.salts_of_fun.remove(&(salts.call.fun_key(), key));
         self.of_jid.remove(&salts.jid);
         self.excluded.remove(&key);
         Some(salts)
     }
 
     /// Compares the calls whose window is over at log time `now`.
-    pub fn pass(&mut self, now: Micros, report: &mut impl FnMut(Comparison)) {
-        let late = micros(REACTOR_SHADOW_LATE);
+    pub fn pass(&mut self, now: Micros) -> Vec<Comparison> {
+        let late = REACTOR_SHADOW_LATE;
         self.pool.pass(now);
         // Calls that wait for Salt's pool have a longer window.
         let over: Vec<OurKey> = self
             .ours
-            .range(..=(later(now, -(self.window + late)), SeqNo(0), 0))
-            .filter(|(_, ours)| later(self.window_end(ours), late) < now)
+            .range(..=(now.before(self.window + late), SeqNo(0), 0))
+            .filter(|(_, ours)| self.window_end(ours).after(late) < now)
             .map(|(key, _)| *key)
             .collect();
         for key in over {
-            self.compare_ours(key, report);
+            self.compare_ours(key);
         }
         let mut of_pool = self.ours.iter().filter(|(_, ours)| uses_pool(ours));
         let waits_since = if self.pool.was_full() { of_pool.next().map(|(key, _)| key.0) } else { None };
         // All matching calls of ours have been compared by then, even if their records came late.
         while let Some(key) = self.salts.keys().next().copied()
-            && later(key.0, 2 * (self.window + late)) < now
-            && waits_since.is_none_or(|since| key.0 < later(since, -micros(REACTOR_SHADOW_EARLY)))
+            && key.0.after(2 * (self.window + late)) < now
+            && waits_since.is_none_or(|since| key.0 < since.before(REACTOR_SHADOW_EARLY))
         {
-            self.compare_salts(key, report);
+            self.compare_salts(key);
         }
         // All matching calls of Salt's have been compared by then.
         while let Some(key) = self.failed.keys().next().copied()
-            && later(key.0, 3 * (self.window + late)) < now
+            && key.0.after(3 * (self.window + late)) < now
         {
-            self.compare_failed(key, report);
+            self.compare_failed(key);
         }
-        while self.gaps.front().is_some_and(|(_, end)| later(*end, 4 * (self.window + late)) < now) {
+        while self.gaps.front().is_some_and(|(_, end)| end.after(4 * (self.window + late)) < now) {
             self.gaps.pop_front();
         }
+        std::mem::take(&mut self.results)
     }
 
     /// Compares all waiting calls.
-    pub fn finish(&mut self, report: &mut impl FnMut(Comparison)) {
-        self.pass(Micros(i64::MAX), report);
+    pub fn finish(&mut self) -> Vec<Comparison> {
+        self.pass(Micros(i64::MAX))
     }
 
     /// End of a call's window, extended while Salt's pool is full.
     fn window_end(&self, ours: &OurCall) -> Micros {
-        if uses_pool(ours) { self.pool.extended(ours.at, self.window) } else { later(ours.at, self.window) }
+        if uses_pool(ours) { self.pool.extended(ours.at, self.window) } else { ours.at.after(self.window) }
     }
 
-    fn compare_ours(&mut self, key: OurKey, report: &mut impl FnMut(Comparison)) {
+    fn compare_ours(&mut self, key: OurKey) {
         let Some(ours) = self.ours.remove(&key) else { return };
         self.bytes -= ours.call.weight();
         let alike = ours.call.key();
-        if let Some(count) = self.ours_alike.get_mut(&alike) {
-            *count -= 1;
-            if *count == 0 {
-                self.ours_alike.remove(&alike);
-            }
-        }
-        if let Some(free) = self.ours_free.get_mut(&alike) {
-            free.remove(&key);
-            if free.is_empty() {
-                self.ours_free.remove(&alike);
-            }
-        }
-        let (from, to) = (later(ours.at, -micros(REACTOR_SHADOW_EARLY)), self.window_end(&ours));
+        self.ours_alike.remove(&(alike, key));
+        self.ours_free.remove(&(alike, key));
+        let (from, to) = (ours.at.before(REACTOR_SHADOW_EARLY), self.window_end(&ours));
         let within = (from, SeqNo(0))..=(to, SeqNo(u64::MAX));
         let is_prevented = !ours.prevented_by.is_empty();
-        let same = self.alike.get(&alike).and_then(|set| {
-            let mut equal = set.range(within.clone());
-            let first = *equal.clone().next()?;
+        let same = {
+            let mut equal = ranged(&self.salts_alike, alike, &within);
             // A prevented call matches only a call that is not needed by those that are made.
-            let claimed = if is_prevented { self.claimed(alike, first) } else { 0 };
-            equal.nth(claimed).map(|_| first)
-        });
-        let best = same.or_else(|| if is_prevented { None } else { self.most_similar(&ours, within) });
+            equal.clone().next().filter(|first| {
+                let claimed = if is_prevented { self.claimed(alike, *first) } else { 0 };
+                equal.nth(claimed).is_some()
+            })
+        };
+        let best = same.or_else(|| if is_prevented { None } else { self.most_similar(&ours, &within) });
         if let Some(salts) = best.and_then(|key| self.remove_salts(key)) {
             if is_prevented {
-                return report(Comparison::OnlySalts(salts, Some(Box::new(ours))));
+                return self.results.push(Comparison::OnlySalts(salts, Some(Box::new(ours))));
             }
             let compared = ours.call.compare(&salts.call);
-            return report(if compared.differences.is_empty() {
+            return self.results.push(if compared.differences.is_empty() {
                 Comparison::Same(ours, salts, compared.unseen)
             } else {
                 Comparison::Differs(ours, salts, compared.differences)
@@ -378,7 +334,7 @@ impl Comparer {
             return;
         }
         let in_a_gap = self.gaps.iter().any(|(begin, end)| *begin <= to && *end >= from);
-        report(if in_a_gap {
+        self.results.push(if in_a_gap {
             Comparison::Unseen(ours, "events of the bus were lost in that time")
         } else {
             Comparison::OnlyOurs(ours)
@@ -387,54 +343,54 @@ impl Comparer {
 
     /// Number of our calls that would be made and can match this equal call of Salt's.
     fn claimed(&self, alike: u64, (at, _): SaltKey) -> usize {
-        let until = (later(at, micros(REACTOR_SHADOW_EARLY)), SeqNo(u64::MAX), u32::MAX);
-        self.ours_free.get(&alike).map_or(0, |free| free.range(..=until).take(CANDIDATES_MAX).count())
+        let until = (at.after(REACTOR_SHADOW_EARLY), SeqNo(u64::MAX), u32::MAX);
+        self.ours_free.range((alike, FIRST)..=(alike, until)).take(CANDIDATES_MAX).count()
     }
 
     /// The call of Salt's that differs in the fewest fields and equals no other call of ours.
-    fn most_similar(&self, ours: &OurCall, within: std::ops::RangeInclusive<SaltKey>) -> Option<SaltKey> {
-        let fun = (ours.call.client.clone(), ours.call.fun.clone());
-        let of_fun = self.of_fun.get(&fun).into_iter().flat_map(|set| set.range(within.clone()));
+    fn most_similar(&self, ours: &OurCall, within: &RangeInclusive<SaltKey>) -> Option<SaltKey> {
+        let of_fun = ranged(&self.salts_of_fun, ours.call.fun_key(), within);
         // Jobs with a known load can match by ID and file, even with another function.
         let by_name = self.salts.range(within.clone()).take(CANDIDATES_MAX).filter(|(_, salts)| {
             salts.certain && !salts.call.id.is_empty() && salts.call.fun != ours.call.fun
         });
         let mut best: Option<(usize, SaltKey)> = None;
-        for key in of_fun.take(CANDIDATES_MAX).chain(by_name.map(|(key, _)| key)) {
-            let Some(salts) = self.salts.get(key) else { continue };
-            if self.ours_alike.contains_key(&salts.call.key()) || !is_like(&ours.call, salts) {
+        for key in of_fun.take(CANDIDATES_MAX).chain(by_name.map(|(key, _)| *key)) {
+            let Some(salts) = self.salts.get(&key) else { continue };
+            let alike = salts.call.key();
+            let is_of_others =
+                self.ours_alike.range((alike, FIRST)..).next().is_some_and(|(of, _)| *of == alike);
+            if is_of_others || !is_like(&ours.call, salts) {
                 continue;
             }
             let fields = ours.call.compare(&salts.call).differences.len();
             if best.is_none_or(|(known, _)| fields < known) {
-                best = Some((fields, *key));
+                best = Some((fields, key));
             }
         }
         best.map(|(_, key)| key)
     }
 
-    fn compare_salts(&mut self, key: SaltKey, report: &mut impl FnMut(Comparison)) {
+    fn compare_salts(&mut self, key: SaltKey) {
         let is_included = !self.excluded.contains(&key);
         let Some(salts) = self.remove_salts(key).filter(|_| is_included) else { return };
         if let Some(failed) = self.failed_for(&salts) {
-            return report(Comparison::OursFailed(failed, Some(Box::new(salts))));
+            return self.results.push(Comparison::OursFailed(failed, Some(Box::new(salts))));
         }
-        report(if salts.certain {
+        self.results.push(if salts.certain {
             Comparison::OnlySalts(salts, None)
         } else {
             Comparison::Unattributed(salts)
         });
     }
-}
 
-impl Comparer {
     /// The failed reaction of ours that a call of Salt's belongs to: with the same file if that is known, otherwise the latest.
     fn failed_for(&mut self, salts: &SaltsCall) -> Option<FailedReaction> {
         if !salts.certain {
             return None;
         }
-        let from = (later(salts.at, -self.window), SeqNo(0));
-        let to = (later(salts.at, micros(REACTOR_SHADOW_EARLY)), SeqNo(u64::MAX));
+        let from = (salts.at.before(self.window), SeqNo(0));
+        let to = (salts.at.after(REACTOR_SHADOW_EARLY), SeqNo(u64::MAX));
         let is_of = |failed: &FailedReaction| {
             let file = base(&salts.call.sls);
             file.is_empty()
@@ -446,16 +402,24 @@ impl Comparer {
         Some(failed.clone())
     }
 
-    fn compare_failed(&mut self, key: (Micros, SeqNo), report: &mut impl FnMut(Comparison)) {
+    fn compare_failed(&mut self, key: (Micros, SeqNo)) {
         let Some((failed, is_reported)) = self.failed.remove(&key) else { return };
         self.bytes -= failed_weight(&failed);
         if !is_reported {
-            report(Comparison::OursFailed(failed, None));
+            self.results.push(Comparison::OursFailed(failed, None));
         }
     }
 }
 
-/// Approximate size in bytes.
+/// The calls of a set with this hash and within this range.
+fn ranged<'a>(
+    set: &'a BTreeSet<(u64, SaltKey)>,
+    hash: u64,
+    within: &RangeInclusive<SaltKey>,
+) -> impl Iterator<Item = SaltKey> + Clone + use<'a> {
+    set.range((hash, *within.start())..=(hash, *within.end())).map(|(_, key)| *key)
+}
+
 fn failed_weight(failed: &FailedReaction) -> usize {
     200 + failed.failures.iter().map(|one| 100 + one.at.file.len() + one.cause.len()).sum::<usize>()
 }

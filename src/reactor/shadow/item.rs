@@ -263,7 +263,6 @@ fn record(row: &Followed<'_>) -> Vec<ShadowItem> {
     found
 }
 
-/// The call in a record.
 fn recorded_call(body: &[u8]) -> ObservedCall {
     let (client, fun) = (text(body, "client"), text(body, "fun"));
     let load = small(get(body, "load").unwrap_or_default());

@@ -121,6 +121,13 @@ impl ObservedCall {
         hasher.finish()
     }
 
+    /// Hash of client and function.
+    pub fn fun_key(&self) -> u64 {
+        let mut hasher = Xxh3::new();
+        (self.client.as_str(), self.fun.as_str()).hash(&mut hasher);
+        hasher.finish()
+    }
+
     /// Compares this call of ours with one of Salt's.
     pub fn compare(&self, salts: &Self) -> Compared {
         let mut found = Compared::default();

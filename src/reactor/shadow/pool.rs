@@ -16,17 +16,12 @@ pub(super) struct Pool {
     now: Micros,
 }
 
-fn longest() -> i64 {
-    i64::try_from(Duration::as_micros(&REACTOR_SHADOW_WINDOW_MAX)).unwrap_or(i64::MAX / 8)
-}
-
 impl Pool {
     /// A pool with this number of workers; 0 stands for unlimited.
     pub(super) fn new(workers: usize) -> Self {
         Self { workers, under_way: HashMap::new(), full: VecDeque::new(), now: Micros(0) }
     }
 
-    /// Number of workers.
     pub(super) fn workers(&self) -> usize {
         self.workers
     }
@@ -36,7 +31,6 @@ impl Pool {
         !self.full.is_empty()
     }
 
-    /// Adds a running call.
     pub(super) fn began(&mut self, jid: &str, at: Micros) {
         self.under_way.insert(jid.to_owned(), at);
         self.pass(at);
@@ -46,7 +40,6 @@ impl Pool {
         }
     }
 
-    /// Ends a running call.
     pub(super) fn ended(&mut self, jid: &str, at: Micros) {
         self.under_way.remove(jid);
         self.pass(at);
@@ -55,28 +48,28 @@ impl Pool {
     /// Advances the time. Calls older than the longest window count as ended.
     pub(super) fn pass(&mut self, now: Micros) {
         self.now = self.now.max(now);
-        let oldest = self.now.0.saturating_sub(longest());
-        self.under_way.retain(|_, began| began.0 > oldest);
+        let oldest = self.now.before(REACTOR_SHADOW_WINDOW_MAX);
+        self.under_way.retain(|_, began| *began > oldest);
         if let Some((_, end)) = self.full.back_mut()
             && end.is_none()
             && self.under_way.len() < self.workers
         {
             *end = Some(self.now);
         }
-        while self.full.front().is_some_and(|(_, end)| end.is_some_and(|end| end.0 < oldest)) {
+        while self.full.front().is_some_and(|(_, end)| end.is_some_and(|end| end < oldest)) {
             self.full.pop_front();
         }
     }
 
     /// The end of a window that starts `at` that time and restarts at each moment at which the pool is full within it.
-    pub(super) fn extended(&self, at: Micros, window: i64) -> Micros {
-        let mut to = at.0.saturating_add(window);
+    pub(super) fn extended(&self, at: Micros, window: Duration) -> Micros {
+        let mut to = at.after(window);
         for (begin, end) in &self.full {
             let end = end.unwrap_or(self.now);
-            if begin.0 <= to && end >= at {
-                to = to.max(end.0.saturating_add(window));
+            if *begin <= to && end >= at {
+                to = to.max(end.after(window));
             }
         }
-        Micros(to.min(at.0.saturating_add(longest())))
+        to.min(at.after(REACTOR_SHADOW_WINDOW_MAX))
     }
 }

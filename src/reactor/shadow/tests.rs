@@ -42,7 +42,7 @@ impl Harness {
     }
 
     fn take(&mut self, item: ShadowItem) {
-        self.comparer.take(item, &mut |comparison| self.results.push(comparison));
+        self.results.extend(self.comparer.take(item));
     }
 
     fn ours(&mut self, at: i64, call: &str) {
@@ -80,7 +80,7 @@ impl Harness {
 
     /// Compares everything; the results in short form.
     fn results(&mut self) -> Vec<String> {
-        self.comparer.finish(&mut |comparison| self.results.push(comparison));
+        self.results.extend(self.comparer.finish());
         std::mem::take(&mut self.results).iter().map(short).collect()
     }
 }
@@ -170,7 +170,7 @@ fn calls_match_only_within_the_window() {
     // No result before the end of the window.
     let mut harness = Harness::new();
     harness.ours(0, "runner test.arg [a]");
-    harness.comparer.pass(Micros(BEGIN + 10 * SECOND), &mut |comparison| panic!("{comparison:?}"));
+    assert_eq!(harness.comparer.pass(Micros(BEGIN + 10 * SECOND)), []);
     assert_eq!(harness.comparer.waiting(), (1, 0));
 }
 
@@ -189,9 +189,7 @@ fn the_window_is_extended_while_salts_pool_is_full() {
     harness.salts(1, "1", "runner test.sleep [1]");
     let mut results = Vec::new();
     for second in 2..31 {
-        harness
-            .comparer
-            .pass(Micros(BEGIN + second * SECOND), &mut |comparison| results.push(short(&comparison)));
+        results.extend(harness.comparer.pass(Micros(BEGIN + second * SECOND)).iter().map(short));
     }
     assert_eq!(results, ["only ours test.ping"]);
     ended(&mut harness, 31, "0");
@@ -199,9 +197,7 @@ fn the_window_is_extended_while_salts_pool_is_full() {
     ended(&mut harness, 32, "1");
     ended(&mut harness, 60, "2");
     for second in 32..100 {
-        harness
-            .comparer
-            .pass(Micros(BEGIN + second * SECOND), &mut |comparison| results.push(short(&comparison)));
+        results.extend(harness.comparer.pass(Micros(BEGIN + second * SECOND)).iter().map(short));
     }
     assert_eq!(results[1..], ["same 0", "same 1", "same 2"]);
     // With a free thread the window has its normal length.
@@ -386,7 +382,7 @@ fn calls_of_salt_in_place_of_a_failed_reaction_are_reported_with_it() {
     harness.salts_call(150, "too.late", "");
     harness.ours_failed(300, "/srv/c.sls");
     let results = &mut harness.results;
-    harness.comparer.finish(&mut |comparison| results.push(comparison));
+    results.extend(harness.comparer.finish());
     let words: Vec<_> = harness.results.iter().map(short).collect();
     assert_eq!(
         words,

@@ -15,17 +15,7 @@ mod verify;
 use super::python::repr_texts;
 use super::yaml::{YamlError, load_shared};
 use super::{Map, Value};
-
-/// A log record of Salt.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Record {
-    /// `ERROR`, `WARNING`, ...
-    pub level: &'static str,
-    /// The name of the logger.
-    pub logger: &'static str,
-    /// The message.
-    pub message: String,
-}
+use crate::model::Note;
 
 /// The error of one file. It does not affect other files of the event.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -38,17 +28,6 @@ pub enum FileError {
     Shape(String),
 }
 
-impl FileError {
-    /// Salt's log record.
-    pub fn record(&self, path: &str) -> Record {
-        Record {
-            level: "ERROR",
-            logger: "salt.utils.reactor",
-            message: format!("Failed to render \"{path}\": {self}"),
-        }
-    }
-}
-
 /// The error of an event: it has no reactions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refused {
@@ -59,8 +38,8 @@ pub enum Refused {
 }
 
 impl Refused {
-    /// Salt's log record for an event with this tag and these references.
-    pub fn record(&self, tag: &str, references: &[String]) -> Record {
+    /// Salt's ERROR for an event with this tag and these references.
+    pub fn note(&self, tag: &str, references: &[String]) -> Note {
         let message = match self {
             Self::Errors(errors) => format!(
                 "Unable to render reactions for event {tag} due to errors ({}) in one or more of the sls files ({})",
@@ -74,7 +53,7 @@ impl Refused {
                 )
             }
         };
-        Record { level: "ERROR", logger: "salt.utils.reactor", message }
+        Note::error("salt.utils.reactor", message)
     }
 }
 

@@ -17,6 +17,7 @@ use super::budget;
 use super::context::SaltFunctions;
 use crate::limits;
 use crate::sls::value::{Key, Value as Plain};
+use crate::wire::msgpack::{DecodeError, Head, Reader};
 
 /// The result of a native operation. Errors mean that the file is not native, except those of [`budget`].
 pub(crate) type Res<T> = Result<T, Error>;
@@ -444,134 +445,62 @@ pub(crate) fn to_plain(value: &Value, depth: usize) -> Res<Plain> {
 
 /// Decodes one msgpack value.
 pub(crate) fn from_msgpack(bytes: &[u8]) -> Result<Value, String> {
-    let mut reader = Reader { bytes, place: 0 };
-    let value = reader.value(0)?;
-    if reader.place != bytes.len() {
-        return Err(format!("msgpack: {} bytes after the value", bytes.len() - reader.place));
+    let mut reader = Reader::new(bytes);
+    let value = read(&mut reader, 0)?;
+    match reader.rest().len() {
+        0 => Ok(value),
+        left => Err(format!("msgpack: {left} bytes after the value")),
     }
-    Ok(value)
 }
 
-struct Reader<'a> {
-    bytes: &'a [u8],
-    place: usize,
+fn read(reader: &mut Reader<'_>, depth: usize) -> Result<Value, String> {
+    if depth > limits::JINJA_DATA_DEPTH_MAX {
+        return Err(format!("the data is nested deeper than {} levels", limits::JINJA_DATA_DEPTH_MAX));
+    }
+    let broken = |error: DecodeError| error.to_string();
+    Ok(match reader.head().map_err(broken)? {
+        Head::Nil => Value::from(()),
+        Head::Bool(b) => Value::from(b),
+        Head::Int(i) => Value::from(i),
+        Head::Big(n) => Value::from_object(Obj::Other(Plain::BigInt(n.to_string()))),
+        Head::Float(f) => Value::from(f),
+        // Salt packs dates as strings in extension type 78.
+        Head::Str(len) | Head::Ext(_, len) => {
+            Value::from(&*String::from_utf8_lossy(reader.take(len).map_err(broken)?))
+        }
+        Head::Bin(len) => {
+            Value::from_object(Obj::Other(Plain::Bytes(reader.take(len).map_err(broken)?.to_vec())))
+        }
+        Head::Array(len) => {
+            // A member has at least one byte.
+            let mut items = Vec::with_capacity(len.min(reader.rest().len()));
+            for _ in 0..len {
+                items.push(read(reader, depth + 1)?);
+            }
+            list(items)
+        }
+        Head::Map(len) => {
+            let mut pairs = Pairs::with_capacity(len.min(reader.rest().len()));
+            for _ in 0..len {
+                let key = read_key(reader, depth + 1)?;
+                pairs.insert(key, read(reader, depth + 1)?);
+            }
+            dict(pairs)
+        }
+    })
 }
 
-impl<'a> Reader<'a> {
-    fn take(&mut self, len: usize) -> Result<&'a [u8], String> {
-        let end = self.place.checked_add(len).ok_or("msgpack: length out of range")?;
-        let taken = self.bytes.get(self.place..end).ok_or("msgpack: unexpected end")?;
-        self.place = end;
-        Ok(taken)
+fn read_key(reader: &mut Reader<'_>, depth: usize) -> Result<Key, String> {
+    let mut content = *reader;
+    if let Ok(Head::Str(len)) = content.head() {
+        let text = content.take(len).map_err(|error| error.to_string())?;
+        *reader = content;
+        return Ok(Key(Plain::Str(String::from_utf8_lossy(text).into_owned())));
     }
-
-    fn number(&mut self, len: usize) -> Result<u64, String> {
-        Ok(self.take(len)?.iter().fold(0, |number, b| number << 8 | u64::from(*b)))
-    }
-
-    /// A signed number of this size.
-    fn signed(&mut self, len: usize) -> Result<i64, String> {
-        let unused = 64 - 8 * len;
-        Ok((self.number(len)? << unused).cast_signed() >> unused)
-    }
-
-    fn len(&mut self, bytes: usize) -> Result<usize, String> {
-        usize::try_from(self.number(bytes)?).map_err(|_| "msgpack: length out of range".to_owned())
-    }
-
-    fn value(&mut self, depth: usize) -> Result<Value, String> {
-        if depth > limits::JINJA_DATA_DEPTH_MAX {
-            return Err(format!("the data is nested deeper than {} levels", limits::JINJA_DATA_DEPTH_MAX));
-        }
-        let marker = self.take(1)?.first().copied().unwrap_or(0);
-        let low = usize::from(marker);
-        Ok(match marker {
-            0..=0x7f => Value::from(i64::from(marker)),
-            0x80..=0x8f => self.map(low & 0xf, depth)?,
-            0x90..=0x9f => self.array(low & 0xf, depth)?,
-            0xa0..=0xbf => Value::from(&*self.text(low & 0x1f)?),
-            0xc0 => Value::from(()),
-            0xc2 | 0xc3 => Value::from(marker == 0xc3),
-            0xc4..=0xc6 => {
-                let len = self.len(1 << (marker - 0xc4))?;
-                Value::from_object(Obj::Other(Plain::Bytes(self.take(len)?.to_vec())))
-            }
-            0xca => {
-                let bits = u32::try_from(self.number(4)?).unwrap_or(0);
-                Value::from(f64::from(f32::from_bits(bits)))
-            }
-            0xcb => Value::from(f64::from_bits(self.number(8)?)),
-            0xcc..=0xcf => {
-                let number = self.number(1 << (marker - 0xcc))?;
-                i64::try_from(number).map_or_else(
-                    |_| Value::from_object(Obj::Other(Plain::BigInt(number.to_string()))),
-                    Value::from,
-                )
-            }
-            0xd0..=0xd3 => Value::from(self.signed(1 << (marker - 0xd0))?),
-            0xd9..=0xdb => {
-                let len = self.len(1 << (marker - 0xd9))?;
-                Value::from(&*self.text(len)?)
-            }
-            0xdc | 0xdd => {
-                let len = self.len(if marker == 0xdc { 2 } else { 4 })?;
-                self.array(len, depth)?
-            }
-            0xde | 0xdf => {
-                let len = self.len(if marker == 0xde { 2 } else { 4 })?;
-                self.map(len, depth)?
-            }
-            // Salt packs dates as strings in extension type 78.
-            0xd4..=0xd8 => {
-                self.take(1)?;
-                Value::from(&*self.text(1 << (marker - 0xd4))?)
-            }
-            0xc7..=0xc9 => {
-                let len = self.len(1 << (marker - 0xc7))?;
-                self.take(1)?;
-                Value::from(&*self.text(len)?)
-            }
-            0xc1 => return Err("msgpack: invalid byte 0xc1".to_owned()),
-            0xe0..=0xff => Value::from(i64::from(marker.cast_signed())),
-        })
-    }
-
-    fn text(&mut self, len: usize) -> Result<std::borrow::Cow<'a, str>, String> {
-        let bytes = self.take(len)?;
-        Ok(std::str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Into::into))
-    }
-
-    /// A capacity that the remaining bytes can fill: a member has at least one byte.
-    fn room(&self, len: usize) -> usize {
-        len.min(self.bytes.len() - self.place)
-    }
-
-    fn array(&mut self, len: usize, depth: usize) -> Result<Value, String> {
-        let mut items = Vec::with_capacity(self.room(len));
-        for _ in 0..len {
-            items.push(self.value(depth + 1)?);
-        }
-        Ok(list(items))
-    }
-
-    fn map(&mut self, len: usize, depth: usize) -> Result<Value, String> {
-        let mut pairs = Pairs::with_capacity(self.room(len));
-        for _ in 0..len {
-            let marker = self.bytes.get(self.place).copied().unwrap_or(0);
-            let key = if (0xa0..=0xbf).contains(&marker) {
-                self.place += 1;
-                Plain::Str(self.text(usize::from(marker & 0x1f))?.into_owned())
-            } else {
-                let key = self.value(depth + 1)?;
-                match to_plain(&key, 0).map_err(|error| error.to_string())? {
-                    // Python decodes lists in keys as tuples.
-                    Plain::List(items) => Plain::Tuple(items),
-                    plain => plain,
-                }
-            };
-            let value = self.value(depth + 1)?;
-            pairs.insert(Key(key), value);
-        }
-        Ok(dict(pairs))
-    }
+    let key = read(reader, depth)?;
+    Ok(Key(match to_plain(&key, 0).map_err(|error| error.to_string())? {
+        // Python decodes lists in keys as tuples.
+        Plain::List(items) => Plain::Tuple(items),
+        plain => plain,
+    }))
 }

@@ -1,5 +1,7 @@
 //! Types of plain scalars by PyYAML's patterns, and parsing of numbers.
 
+use num_bigint::BigInt;
+
 use super::parse::Tag;
 use crate::limits::INTEGER_DIGITS_MAX;
 use crate::sls::Value;
@@ -93,52 +95,38 @@ fn is_float(text: &str, unsigned: &str) -> bool {
 
 /// An integer as in PyYAML, after Salt's removal of leading zeros.
 pub(super) fn int(text: &str) -> Result<Value, String> {
-    let wrong = || format!("invalid integer {text:?}");
-    let plain;
-    let text = if text.contains('_') {
-        plain = text.replace('_', "");
-        plain.as_str()
+    let plain = text.replace('_', "");
+    let digits = plain.strip_prefix(['-', '+']).unwrap_or(&plain);
+    if let (false, Ok(small)) = (digits.starts_with('0'), plain.parse()) {
+        return Ok(Value::Int(small));
+    }
+    let value = if let Some(digits) = digits.strip_prefix("0b") {
+        number_of(digits, 2)
+    } else if let Some(digits) = digits.strip_prefix("0x") {
+        number_of(digits, 16)
+    } else if digits.starts_with('0') {
+        number_of(digits, 8)
     } else {
-        text
+        sixties(digits)
     };
-    let negative = text.starts_with('-');
-    let text = text.strip_prefix(['-', '+']).unwrap_or(text);
-    let value = if text == "0" {
-        Some((false, Big::default()))
-    } else if let Some(digits) = text.strip_prefix("0b") {
-        signed(digits, 2)
-    } else if let Some(digits) = text.strip_prefix("0x") {
-        signed(digits, 16)
-    } else if text.starts_with('0') {
-        signed(text, 8)
-    } else if text.contains(':') {
-        sixties(text)
-    } else {
-        signed(text, 10)
-    };
-    value.map(|(minus, value)| value.finish(minus != negative)).ok_or_else(wrong)
+    let value = value.ok_or_else(|| format!("invalid integer {text:?}"))?;
+    let value = if plain.starts_with('-') { -value } else { value };
+    Ok(i64::try_from(&value).map_or_else(|_| Value::BigInt(value.to_string()), Value::Int))
 }
 
 /// A number as in `int()`: with blanks around it and a second sign, which are possible with an explicit `!!int` only.
-fn signed(text: &str, base: u32) -> Option<(bool, Big)> {
+fn number_of(text: &str, base: u32) -> Option<BigInt> {
     let text = text.trim();
-    Some((text.starts_with('-'), Big::read(text.strip_prefix(['-', '+']).unwrap_or(text), base)?))
+    if text.len() > INTEGER_DIGITS_MAX { None } else { BigInt::parse_bytes(text.as_bytes(), base) }
 }
 
-fn sixties(text: &str) -> Option<(bool, Big)> {
-    if text.contains(['-', '+']) {
-        let part = |text: &str| text.trim().parse::<i64>().ok();
-        let whole =
-            text.split(':').try_fold(0_i64, |whole, text| whole.checked_mul(60)?.checked_add(part(text)?))?;
-        return Some((whole < 0, Big::read(&whole.unsigned_abs().to_string(), 10)?));
-    }
-    let mut value = Big::default();
-    for part in text.split(':') {
-        let part = Big::read(part.trim(), 10)?;
-        value.shift(60, 0)?;
-        value.add(&part)?;
-    }
-    Some((false, value))
+/// A decimal number, or several in base 60.
+fn sixties(text: &str) -> Option<BigInt> {
+    text.split(':').try_fold(BigInt::ZERO, |whole, part| {
+        let whole: BigInt = whole * 60 + number_of(part, 10)?;
+        // About twice the digits of a single number.
+        (whole.bits() <= 7 * INTEGER_DIGITS_MAX as u64).then_some(whole)
+    })
 }
 
 /// A float as in PyYAML.
@@ -164,85 +152,4 @@ pub(super) fn float(text: &str) -> Result<f64, String> {
             }
             number => parse(number)?,
         })
-}
-
-/// A natural number of any size: limbs of nine digits, lowest first.
-#[derive(Default)]
-struct Big {
-    limbs: Vec<u32>,
-}
-
-const LIMB: u64 = 1_000_000_000;
-
-impl Big {
-    fn read(text: &str, base: u32) -> Option<Self> {
-        if text.is_empty() || text.len() > INTEGER_DIGITS_MAX {
-            return None;
-        }
-        let mut value = Self::default();
-        let (mut factor, mut sum) = (1_u32, 0_u32);
-        for c in text.chars() {
-            sum = sum * base + c.to_digit(base)?;
-            factor *= base;
-            if factor > 50_000_000 {
-                value.shift(factor, sum)?;
-                (factor, sum) = (1, 0);
-            }
-        }
-        value.shift(factor, sum)?;
-        Some(value)
-    }
-
-    /// Multiplies by `factor` and adds `sum`.
-    fn shift(&mut self, factor: u32, sum: u32) -> Option<()> {
-        let mut carry = u64::from(sum);
-        for limb in &mut self.limbs {
-            carry += u64::from(*limb) * u64::from(factor);
-            *limb = u32::try_from(carry % LIMB).ok()?;
-            carry /= LIMB;
-        }
-        while carry > 0 {
-            self.limbs.push(u32::try_from(carry % LIMB).ok()?);
-            carry /= LIMB;
-        }
-        (self.limbs.len() * 9 <= 2 * INTEGER_DIGITS_MAX).then_some(())
-    }
-
-    fn add(&mut self, other: &Self) -> Option<()> {
-        let mut carry = 0;
-        for at in 0..self.limbs.len().max(other.limbs.len()) {
-            if at == self.limbs.len() {
-                self.limbs.push(0);
-            }
-            carry += u64::from(other.limbs.get(at).copied().unwrap_or(0));
-            if let Some(limb) = self.limbs.get_mut(at) {
-                carry += u64::from(*limb);
-                *limb = u32::try_from(carry % LIMB).ok()?;
-                carry /= LIMB;
-            }
-        }
-        if carry > 0 {
-            self.limbs.push(u32::try_from(carry).ok()?);
-        }
-        Some(())
-    }
-
-    fn finish(self, negative: bool) -> Value {
-        let mut small = Some(0_i64);
-        for limb in self.limbs.iter().rev() {
-            let limb = if negative { -i64::from(*limb) } else { i64::from(*limb) };
-            small = small.and_then(|n| n.checked_mul(1_000_000_000)).and_then(|n| n.checked_add(limb));
-        }
-        if let Some(small) = small {
-            return Value::Int(small);
-        }
-        let mut digits = String::with_capacity(self.limbs.len() * 9 + 1);
-        if negative {
-            digits.push('-');
-        }
-        let mut limbs = self.limbs.iter().rev().skip_while(|limb| **limb == 0);
-        digits.extend(limbs.next().map(u32::to_string));
-        digits.extend(limbs.map(|limb| format!("{limb:09}")));
-        Value::BigInt(digits)
-    }
 }

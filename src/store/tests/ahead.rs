@@ -13,7 +13,7 @@ fn answered_by(rig: &Rig, batch: Batch) -> ThreadId {
         tx.send(std::thread::current().id()).unwrap();
     });
     rig.intake.submit(batch, Some(done)).unwrap();
-    crate::testing::receive(&rx)
+    crate::testkit::receive(&rx)
 }
 
 #[test]
@@ -25,15 +25,7 @@ fn the_appender_applies_small_commits_and_the_committer_large_ones() {
     let first = answered_by(&rig, batch_of([0]));
     assert!([appender, committer].contains(&first));
     assert_eq!(answered_by(&rig, batch_of([1])), appender);
-    let mut noise = 1_u64;
-    let body: Vec<u8> = [0xc6, 0, 0, 0x80, 0]
-        .into_iter()
-        .chain(std::iter::repeat_with(|| {
-            noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            noise.to_be_bytes()[0]
-        }))
-        .take(5 + 0x8000)
-        .collect();
+    let body = [vec![0xc6, 0, 0, 0x80, 0], crate::testkit::Random::new(1).bytes(0x8000)].concat();
     let large = event_entry(b"salt/beacon/web1/noise", &body, Source::Bus, Micros(2));
     assert_eq!(answered_by(&rig, Batch::of(&large)), committer);
     assert_eq!(answered_by(&rig, batch_of([3])), appender);

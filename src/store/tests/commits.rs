@@ -28,7 +28,7 @@ fn put(intake: &Intake, batch: Batch) -> std::sync::mpsc::Receiver<Result<(), St
 /// The next commit; the test acts as the committer.
 fn next_commit(committer: &Committer) -> Commit {
     committer.idles.send(ReturnedBuffers::default()).unwrap();
-    committer.commits.recv_timeout(crate::testing::DEADLINE).unwrap()
+    committer.commits.recv_timeout(crate::testkit::DEADLINE).unwrap()
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn a_commit_queued_behind_a_failed_one_fails_with_its_duplicates() {
     let committer = std::thread::Builder::new().spawn(|| committer.run()).unwrap();
     for (lost, source) in [(&original, Source::EventReturn), (&other, Source::Bus)] {
         // Like a real caller: batches fail until the appender knows of the failure.
-        crate::testing::wait_for("a retry to succeed", || receive(&put(&intake, event(lost, source))).ok());
+        crate::testkit::wait_for("a retry to succeed", || receive(&put(&intake, event(lost, source))).ok());
     }
     drop((intake, store));
     for thread in [appender, committer] {

@@ -88,7 +88,7 @@ fn a_failed_reservation_of_sequence_numbers_does_not_affect_the_commit_in_flight
         rx
     };
     let first = submit(batch_of(0..60));
-    crate::testing::wait_for("a commit under way", || (!committer.commits.is_empty()).then_some(()));
+    crate::testkit::wait_for("a commit under way", || (!committer.commits.is_empty()).then_some(()));
     plan.add(Fault::lasting(Act::Create, Errno::NOSPC));
     let outcome = receive(&submit(batch_of(60..180)));
     assert!(outcome.as_ref().is_err_and(|words| words.contains("SEQUENCE")), "{outcome:?}");

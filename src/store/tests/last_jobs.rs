@@ -213,7 +213,7 @@ fn a_last_job_of_a_lost_segment_does_not_hide_an_older_one() {
         for _ in 0..2 {
             let rig = Rig::open(dir.path(), SMALL);
             assert_eq!(rig.metrics.segments_missing.get(), u64::from(!is_dropped));
-            crate::testing::wait_for("empty trash", || trash_is_empty(dir.path()).then_some(()));
+            crate::testkit::wait_for("empty trash", || trash_is_empty(dir.path()).then_some(()));
             assert_eq!(last(&rig).jid, jid(500), "{is_dropped}");
             rig.close();
         }

@@ -20,7 +20,7 @@ use std::thread::JoinHandle;
 use super::*;
 use crate::clock::Micros;
 use crate::model::{Batch, Entry, EventFilter, Flags, Glob, JidKey, Kind, Source};
-use crate::testing::receive;
+use crate::testkit::receive;
 use crate::wire::msgpack::Writer;
 use crate::wire::salt_event::event_entry;
 

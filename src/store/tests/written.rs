@@ -18,7 +18,7 @@ fn rig(dir: &Path, within: Duration) -> (Rig, Arc<Plan>) {
 
 /// Waits, with a timeout for loaded machines.
 fn wait_until(what: &str, is: impl Fn() -> bool) {
-    crate::testing::wait_for(what, || is().then_some(()));
+    crate::testkit::wait_for(what, || is().then_some(()));
 }
 
 #[test]

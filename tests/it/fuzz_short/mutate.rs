@@ -1,5 +1,7 @@
 //! Mutations of seeds: small changes, and changes of lengths, counts and ends.
 
+use saltcellar::testkit::Random;
+
 /// Bytes of the longest input.
 const INPUT_BYTES_MAX: usize = 64 * 1024;
 
@@ -34,31 +36,21 @@ const HEADS: [u8; 24] = [
 /// A stream of inputs; the same seed gives the same stream.
 pub(super) struct Mutator<'a> {
     seeds: &'a [Vec<u8>],
-    state: u64,
+    random: Random,
 }
 
 impl<'a> Mutator<'a> {
     pub(super) fn new(seed: u64, seeds: &'a [Vec<u8>]) -> Self {
-        Self { seeds, state: seed }
-    }
-
-    /// `SplitMix64`.
-    fn random(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        Self { seeds, random: Random::new(seed) }
     }
 
     /// A number below `end`; 0 if `end` is 0.
     fn below(&mut self, end: usize) -> usize {
-        let end = u64::try_from(end.max(1)).unwrap();
-        usize::try_from(self.random() % end).unwrap()
+        usize::try_from(self.random.below(end as u64)).unwrap()
     }
 
     fn byte(&mut self) -> u8 {
-        self.random().to_le_bytes()[0]
+        self.random.next().to_le_bytes()[0]
     }
 
     fn bytes(&mut self, len: usize) -> Vec<u8> {

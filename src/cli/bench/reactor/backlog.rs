@@ -6,20 +6,16 @@
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, ensure};
+use anyhow::ensure;
 use parking_lot::Mutex;
-use serde_json::json;
 
-use super::harness::{Harness, peak_rss_mb};
-use crate::cli::bench::{rounded, thousands};
-use crate::cli::format::output::{Format, Output};
-use crate::master::{Answer, Call, MasterError};
+use super::harness::{FakeMaster, Harness};
+use crate::cli::bench::report::{Report, Row};
 use crate::model::ReactorSettings;
-use crate::reactor::run::Executor;
-use crate::sls::Value;
+use crate::testkit::usage::memory_mb;
 
 /// Limit of peak memory, in megabytes.
 const PEAK_MB: f64 = 200.0;
@@ -39,45 +35,24 @@ struct Requests {
     violations: Vec<String>,
 }
 
-/// A master that is down until it is started.
-#[derive(Default)]
-struct StoppedMaster {
-    is_up: AtomicBool,
-    requests: Mutex<Requests>,
-}
-
-impl Executor for StoppedMaster {
-    fn ask(&self, call: &Call, jid: &str, _timeout: Duration) -> Result<Answer, MasterError> {
-        self.reach()?;
-        let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or_default().to_owned();
-        let minion = text(call.load.get("tgt"));
-        let tag = text(call.load.get("arg").and_then(Value::as_list).and_then(|arg| arg.first()));
+pub(super) fn run(report: &mut Report, root: &Path, events: u64, check: bool) -> anyhow::Result<()> {
+    let requests: Arc<Mutex<Requests>> = Arc::default();
+    let recorded = requests.clone();
+    let master = FakeMaster::new(false, move |tag: &str, minion: &str| {
         let number = tag.strip_prefix("hot/").and_then(|n| n.parse().ok()).unwrap_or(0);
-        let mut requests = self.requests.lock();
+        let mut requests = recorded.lock();
         requests.count += 1;
-        let last = requests.last.insert(minion.clone(), number);
+        let last = requests.last.insert(minion.to_owned(), number);
         if last.is_some_and(|last| last >= number) {
             requests.violations.push(format!("{tag} of {minion} after {last:?}"));
         }
-        drop(requests);
-        Ok(Answer::Published { jid: jid.to_owned(), minions: vec![minion], missing: Vec::new() })
-    }
-
-    fn reach(&self) -> Result<(), MasterError> {
-        if self.is_up.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        Err(MasterError::Unreachable { place: "the benchmark".to_owned(), why: "it is down".to_owned() })
-    }
-}
-
-pub(super) fn run(out: &mut Output, root: &Path, events: u64, check: bool) -> anyhow::Result<()> {
-    let dir = root.join("backlog");
-    std::fs::create_dir_all(&dir).context("create a directory")?;
-    let master = Arc::new(StoppedMaster::default());
+        Ok(())
+    });
     let ask = master.clone();
+    let settings = ReactorSettings::default();
     let mut harness =
-        Harness::start(&dir, &["hot/*"], ReactorSettings::default(), Default::default(), |_| ask)?;
+        Harness::start(&root.join("backlog"), &["hot/*"], settings, Default::default(), |_| ask)?;
+    let peak_mb = || memory_mb(std::process::id(), "VmHWM");
     let started = Instant::now();
     let mut sent = 0;
     while sent < events {
@@ -89,7 +64,7 @@ pub(super) fn run(out: &mut Output, root: &Path, events: u64, check: bool) -> an
     }
     harness.wait_until_read()?;
     let (waiting, sent_s) = (harness.handle.status().waiting, started.elapsed().as_secs_f64());
-    let down_mb = peak_rss_mb()?;
+    let down_mb = peak_mb()?;
     let up_at = Instant::now();
     master.is_up.store(true, Ordering::Relaxed);
     loop {
@@ -102,23 +77,19 @@ pub(super) fn run(out: &mut Output, root: &Path, events: u64, check: bool) -> an
         std::thread::sleep(Duration::from_millis(10));
     }
     harness.wait_until_done()?;
-    let (took, peak) = (up_at.elapsed().as_secs_f64(), peak_rss_mb()?);
+    let (took, peak) = (up_at.elapsed().as_secs_f64(), peak_mb()?);
     let left = harness.metrics.reactions_left_old.get();
     harness.stop();
-    let per_s = events as f64 / took.max(1e-9);
-    match out.format {
-        Format::Table => out.line(&format!(
-            "{} events waiting ({sent_s:.1} s), {down_mb:.1} MB; then {}/s, {peak:.1} MB",
-            thousands(waiting as f64),
-            thousands(per_s)
-        ))?,
-        Format::Json | Format::Jsonl => out.json(&json!({
-            "events": events, "waiting": waiting, "down_peak_mb": rounded(down_mb, 1), "events_per_s": rounded(per_s, 0),
-            "peak_mb": rounded(peak, 1),
-        }))?,
-    }
-    out.flush()?;
-    let requests = master.requests.lock();
+    let row = Row::default()
+        .count("EVENTS", "events", events)
+        .count("WAITING", "waiting", waiting as u64)
+        .number("SENT S", "", 1, sent_s)
+        .number("DOWN PEAK MB", "down_peak_mb", 1, down_mb)
+        .number("EVENTS/S", "events_per_s", 0, events as f64 / took.max(1e-9))
+        .number("PEAK MB", "peak_mb", 1, peak);
+    let document = report.row(row)?;
+    report.document(&document)?;
+    let requests = requests.lock();
     ensure!(
         requests.violations.is_empty(),
         "{} requests were repeated or out of order: {:?}",

@@ -3,31 +3,28 @@
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
-use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::{Builder, JoinHandle};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail, ensure};
-use parking_lot::Mutex;
 
 use crate::clock::Clock;
 use crate::config::salt_master::SaltMaster;
-use crate::limits::MASTER_READ_BYTES;
-use crate::master::{Master, MasterAddress};
+use crate::master::{Answer, Call, MasterError};
 use crate::metrics::Metrics;
 use crate::model::{Batch, Entry, ReactorSettings, Source};
 use crate::reactor::run::Executor;
 use crate::reactor::run::engine::{Handle, Parts, Reactor};
 use crate::reactor::run::native::Native;
 use crate::reactor::{NoSalt, Pipeline};
-use crate::store::{Classes, FreeSpace, Intake, Limits, Opened, Options, Store, vfs};
-use crate::wire::msgpack::{Writer, as_text, elements, get};
+use crate::sls::Value;
+use crate::store::{Classes, FreeSpace, Intake, Limits, Options, Store, vfs};
+use crate::testkit::usage::{Durations, own_cpu_s};
+use crate::wire::msgpack::Writer;
 use crate::wire::salt_event::event_entry;
-use crate::wire::zmtp::{self, Splitter, ZmtpItem};
 
 /// A reaction whose argument is the tag of its event.
 const SLS: &str = "\
@@ -38,14 +35,13 @@ bench_{{ data['id'] }}:
       - {{ tag }}
 ";
 
-/// The ZMTP READY command of a master's socket.
-const READY: &[u8] = b"\x04\x1c\x05READY\x0bSocket-Type\0\0\0\x06ROUTER";
-
 /// Timeout of each wait.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Maximum number of events whose commit is pending.
 const UNANSWERED_MAX: u64 = 20_000;
+
+const MINIONS: u64 = 500;
 
 /// Creates a file with an old modification time, because the reactor does not cache recently changed files.
 pub(super) fn old_file(dir: &Path, name: &str, text: &str) -> anyhow::Result<PathBuf> {
@@ -76,7 +72,7 @@ pub(super) struct Harness {
 }
 
 impl Harness {
-    /// Starts the store and the reactor. `rules` are tag patterns, all with the same file.
+    /// Starts the store and the reactor in a new directory. `rules` are tag patterns, all with the same file.
     pub(super) fn start(
         dir: &Path,
         rules: &[&str],
@@ -104,17 +100,7 @@ impl Harness {
             free: FreeSpace::default(),
             fs: Arc::new(vfs::Disk),
         };
-        let Opened { store, intake, appender, committer, sealer, retainer } =
-            Store::open(&options).context("open the store")?;
-        let mut threads = Vec::new();
-        let mut spawn = |name: &str, work: Box<dyn FnOnce() + Send>| -> anyhow::Result<()> {
-            threads.push(Builder::new().name(name.to_owned()).spawn(work).context("start a thread")?);
-            Ok(())
-        };
-        spawn("sc-append", Box::new(|| appender.run()))?;
-        spawn("sc-commit", Box::new(|| committer.run()))?;
-        spawn("sc-seal", Box::new(|| sealer.run()))?;
-        spawn("sc-retain", Box::new(|| retainer.run()))?;
+        let (store, intake, threads) = Store::open(&options).context("open the store")?.on_threads();
         let reactor = Reactor::start(Parts {
             clean: Arc::new(|batch| batch),
             store: store.clone(),
@@ -193,6 +179,36 @@ impl Harness {
         Ok(())
     }
 
+    /// Submits single events at a rate, after one that connects to the master and compiles the template. Event `n`, from 0, has
+    /// the tag `hot/<n>` if `n` is a multiple of `one_of`, and `<other>/<n>` otherwise.
+    pub(super) fn submit_at_rate(
+        &mut self,
+        rate: u32,
+        time: Duration,
+        one_of: usize,
+        other: &str,
+    ) -> anyhow::Result<Schedule> {
+        self.submit(&[("hot/first".to_owned(), "web0".to_owned())])?;
+        self.wait_until_done()?;
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a number of events")]
+        let events = (f64::from(rate) * time.as_secs_f64()) as usize;
+        let cpu_s = own_cpu_s()?;
+        let mut schedule = Schedule {
+            started: Instant::now(),
+            each: Duration::from_secs(1) / rate.max(1),
+            events,
+            rate: 0.0,
+            cpu_s,
+        };
+        for n in 0..events {
+            std::thread::sleep(schedule.due(n).saturating_duration_since(Instant::now()));
+            let kind = if n.is_multiple_of(one_of) { "hot" } else { other };
+            self.submit(&[(format!("{kind}/{n}"), format!("web{}", n as u64 % MINIONS))])?;
+        }
+        schedule.rate = events as f64 / schedule.started.elapsed().as_secs_f64();
+        Ok(schedule)
+    }
+
     /// Stops the reactor, then the store.
     pub(super) fn stop(self) {
         self.reactor.stop();
@@ -203,97 +219,57 @@ impl Harness {
     }
 }
 
-/// The request port of a master that accepts every job and records the time of each request.
-pub(super) struct FakeMaster {
-    /// Tags, with the arrival time of their request.
-    pub(super) requests: Arc<Mutex<Vec<(String, Instant)>>>,
-    port: u16,
-    cachedir: PathBuf,
+/// Events that were submitted at a rate.
+pub(super) struct Schedule {
+    pub(super) started: Instant,
+    each: Duration,
+    pub(super) events: usize,
+    /// Submitted events per second.
+    pub(super) rate: f64,
+    /// CPU seconds of this process at the start.
+    pub(super) cpu_s: f64,
 }
 
-impl FakeMaster {
-    pub(super) fn start(dir: &Path) -> anyhow::Result<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0").context("open a request port")?;
-        let port = listener.local_addr().context("get the port")?.port();
-        fs::write(dir.join(".root_key"), "the key").context("write a key")?;
-        let requests: Arc<Mutex<Vec<(String, Instant)>>> = Arc::default();
-        let recorded = requests.clone();
-        let serve = move || {
-            for stream in listener.incoming() {
-                let recorded = recorded.clone();
-                let work = move || drop(stream.and_then(|stream| serve_client(stream, &recorded)));
-                // On failure the connection is closed, and the reactor retries.
-                drop(Builder::new().name("fake-master".to_owned()).spawn(work));
-            }
-        };
-        // The threads run until the process exits.
-        Builder::new().name("fake-master".to_owned()).spawn(serve).context("start the master")?;
-        Ok(Self { requests, port, cachedir: dir.to_owned() })
+impl Schedule {
+    fn due(&self, n: usize) -> Instant {
+        self.started + self.each * u32::try_from(n).unwrap_or(u32::MAX)
     }
 
-    /// A client of this master.
-    pub(super) fn client(&self, metrics: &Arc<Metrics>) -> Arc<dyn Executor> {
-        let place = MasterAddress {
-            host: "127.0.0.1".to_owned(),
-            port: self.port,
-            cachedir: self.cachedir.clone(),
-            user: "root".to_owned(),
-        };
-        Arc::new(Master::new(place, metrics.clone()))
+    /// Time from the due time of each event `hot/<n>` to its request. Requests are tags with their time.
+    pub(super) fn latencies(&self, requests: &[(String, Instant)]) -> Durations {
+        let number = |tag: &str| tag.strip_prefix("hot/")?.parse::<usize>().ok();
+        let latency =
+            |(tag, at): &(String, Instant)| Some(at.saturating_duration_since(self.due(number(tag)?)));
+        requests.iter().filter_map(latency).collect()
     }
 }
 
-fn serve_client(mut stream: TcpStream, requests: &Mutex<Vec<(String, Instant)>>) -> std::io::Result<()> {
-    stream.set_nodelay(true)?;
-    stream.write_all(&zmtp::greeting())?;
-    stream.read_exact(&mut [0; zmtp::GREETING_LEN])?;
-    stream.write_all(READY)?;
-    let mut splitter = Splitter::new(1 << 20);
-    let mut buffer = [0; MASTER_READ_BYTES];
-    loop {
-        let mut answer = Vec::new();
-        match splitter.next_item().map_err(std::io::Error::other)? {
-            Some(ZmtpItem::Message(message)) => {
-                let load = message.second.and_then(|body| get(body, "load")).unwrap_or_default();
-                let text = |value: Option<&[u8]>| value.and_then(as_text).unwrap_or_default().to_owned();
-                let tag = text(get(load, "arg").and_then(|arg| elements(arg).next()));
-                requests.lock().push((tag, Instant::now()));
-                let mut w = Writer::new();
-                w.map(1).str("load").map(3).str("jid").str(&text(get(load, "jid")));
-                w.str("minions").array(1).str("web1").str("missing").array(0);
-                zmtp::put_request(&mut answer, &w.into_bytes());
-            }
-            Some(ZmtpItem::Command(_)) => {}
-            None => {
-                let n = stream.read(&mut buffer)?;
-                if n == 0 {
-                    return Ok(());
-                }
-                splitter.feed(buffer.get(..n).unwrap_or_default());
-            }
+/// A master in this process. `F` gets the tag and the minion of each request.
+pub(super) struct FakeMaster<F> {
+    pub(super) is_up: AtomicBool,
+    pub(super) answer: F,
+}
+
+impl<F: Fn(&str, &str) -> Result<(), MasterError>> FakeMaster<F> {
+    pub(super) fn new(is_up: bool, answer: F) -> Arc<Self> {
+        Arc::new(Self { is_up: is_up.into(), answer })
+    }
+}
+
+impl<F: Fn(&str, &str) -> Result<(), MasterError> + Send + Sync> Executor for FakeMaster<F> {
+    fn ask(&self, call: &Call, jid: &str, _timeout: Duration) -> Result<Answer, MasterError> {
+        self.reach()?;
+        let tag = call.load.get("arg").and_then(Value::as_list).and_then(|arg| arg.first()?.as_str());
+        let minion = call.load.get("tgt").and_then(Value::as_str).unwrap_or_default();
+        (self.answer)(tag.unwrap_or_default(), minion)?;
+        let (jid, minions) = (jid.to_owned(), vec![minion.to_owned()]);
+        Ok(Answer::Published { jid, minions, missing: Vec::new() })
+    }
+
+    fn reach(&self) -> Result<(), MasterError> {
+        if self.is_up.load(Ordering::Relaxed) {
+            return Ok(());
         }
-        stream.write_all(&answer)?;
+        Err(MasterError::Unreachable { place: "the benchmark".to_owned(), why: "it is down".to_owned() })
     }
-}
-
-/// CPU seconds of this process.
-pub(super) fn own_cpu_s() -> anyhow::Result<f64> {
-    crate::cli::bench::child::cpu_s(std::process::id())
-}
-
-/// Resident memory of this process in megabytes.
-pub(super) fn own_rss_mb() -> anyhow::Result<f64> {
-    memory_mb("VmRSS:")
-}
-
-/// Peak resident memory of this process in megabytes.
-pub(super) fn peak_rss_mb() -> anyhow::Result<f64> {
-    memory_mb("VmHWM:")
-}
-
-fn memory_mb(name: &str) -> anyhow::Result<f64> {
-    let status = std::fs::read_to_string("/proc/self/status").context("read /proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
-    let kb: f64 = line.trim().trim_end_matches(" kB").parse().with_context(|| format!("read {name}"))?;
-    Ok(kb / 1024.0)
 }

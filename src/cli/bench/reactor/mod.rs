@@ -4,9 +4,8 @@
 
 mod backlog;
 mod harness;
-mod isolation;
+mod latency;
 mod soak;
-mod wire;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -14,17 +13,16 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use rmpv::Value;
-use serde_json::{Value as Json, json};
+use serde_json::json;
 
 use self::harness::old_file;
-use super::super::Global;
-use super::super::format::output::{Format, Output};
-use super::super::format::table::{Column, Table};
-use super::child::Scratch;
-use super::{rounded, thousands};
+use super::child;
+use super::report::{Report, Row};
+use crate::cli::Global;
 use crate::config::salt_master::SaltMaster;
 use crate::reactor::{Body, Detail, NoSalt, Pipeline, Worker};
+use crate::testkit::load::packed;
+use crate::testkit::usage::Durations;
 
 const SLS: &str = "\
 {% if data['id'].startswith('web') and data['act'] == 'accept' %}
@@ -83,81 +81,31 @@ struct Situation {
     calls: usize,
 }
 
-struct PipelineRow {
-    name: &'static str,
-    entries: usize,
-    per_s: f64,
-    p50_us: f64,
-    p99_us: f64,
-}
-
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
-    let scratch = Scratch::new(args.dir.as_deref(), false)?;
+    let scratch = child::scratch(args.dir.as_deref(), false)?;
     let time = Duration::from_secs_f64(args.seconds.clamp(0.01, 60.0));
-    let root = scratch.path();
-    let mut out = Output::new(global.output);
+    let (root, mut report) = (scratch.path(), Report::new(global));
     if args.wire {
-        wire::run(&mut out, root, args.rate, time)?;
-        return Ok(out.flush()?);
+        return latency::wire(&mut report, root, args.rate, time);
     }
     if let Some(events) = args.soak {
-        soak::run(&mut out, root, events)?;
-        return Ok(out.flush()?);
+        return soak::run(&mut report, root, events);
     }
     if args.isolation {
-        isolation::run(&mut out, root, args.rate, time, args.check)?;
-        return Ok(out.flush()?);
+        return latency::isolation(&mut report, root, args.rate, time, args.check);
     }
     if let Some(events) = args.backlog {
-        backlog::run(&mut out, root, events, args.check)?;
-        return Ok(out.flush()?);
+        return backlog::run(&mut report, root, events, args.check);
     }
     let mut rows = Vec::new();
-    let wanted = |situation: &Situation| {
+    for situation in situations(root)? {
         let name = format!("{} {}", situation.name, situation.entries);
-        args.only.as_ref().is_none_or(|text| name.contains(text.as_str()))
-    };
-    for situation in situations(root)?.into_iter().filter(wanted) {
-        rows.push(measure(root, &situation, time)?);
-    }
-    match out.format {
-        Format::Table => {
-            let mut table = Table::new([
-                Column::left("SITUATION"),
-                Column::right("RULES"),
-                Column::right("EVENTS/S"),
-                Column::right("P50 US"),
-                Column::right("P99 US"),
-            ]);
-            let lines: Vec<Vec<String>> = rows
-                .iter()
-                .map(|row| {
-                    vec![
-                        row.name.to_owned(),
-                        row.entries.to_string(),
-                        thousands(row.per_s),
-                        format!("{:.2}", row.p50_us),
-                        format!("{:.2}", row.p99_us),
-                    ]
-                })
-                .collect();
-            table.print(&mut out, &lines)?;
+        if args.only.as_ref().is_none_or(|text| name.contains(text)) {
+            rows.push(measure(root, &situation, time)?);
         }
-        Format::Json | Format::Jsonl => out.json(&Json::from(
-            rows.iter()
-                .map(|row| {
-                    json!({
-                        "situation": row.name,
-                        "entries": row.entries,
-                        "events_per_s": rounded(row.per_s, 0),
-                        "p50_us": rounded(row.p50_us, 3),
-                        "p99_us": rounded(row.p99_us, 3),
-                    })
-                })
-                .collect::<Vec<_>>(),
-        ))?,
     }
-    Ok(out.flush()?)
+    let rows = report.rows(rows)?;
+    report.document(&rows.into())
 }
 
 fn situations(root: &Path) -> anyhow::Result<Vec<Situation>> {
@@ -192,21 +140,15 @@ fn situations(root: &Path) -> anyhow::Result<Vec<Situation>> {
     Ok(found)
 }
 
-fn measure(root: &Path, situation: &Situation, time: Duration) -> anyhow::Result<PipelineRow> {
+fn measure(root: &Path, situation: &Situation, time: Duration) -> anyhow::Result<Row> {
     let config = root.join("master");
     let head =
         format!("root_dir: {0}\nid: m_master\nfile_roots:\n  base: ['{0}/srv/salt']\n", root.display());
     fs::write(&config, head + &situation.rules).context("write the configuration")?;
     let pipeline = Pipeline::new(&SaltMaster::read(&config), std::sync::Arc::new(NoSalt));
     let mut worker = Worker::new(pipeline.into());
-    let data = Value::Map(vec![
-        ("id".into(), situation.id.into()),
-        ("act".into(), "accept".into()),
-        ("result".into(), true.into()),
-        ("_stamp".into(), "2030-01-01T00:00:00".into()),
-    ]);
-    let mut body = Vec::new();
-    rmpv::encode::write_value(&mut body, &data).context("encode the event")?;
+    let stamp = "2030-01-01T00:00:00";
+    let body = packed(&json!({ "id": situation.id, "act": "accept", "result": true, "_stamp": stamp }));
     let mut once =
         || worker.react(situation.tag, Body::Stored { data: &body, has_key: false }, Detail::Calls);
     let outcome = once();
@@ -226,20 +168,15 @@ fn measure(root: &Path, situation: &Situation, time: Duration) -> anyhow::Result
         for _ in 0..batch {
             std::hint::black_box(once());
         }
-        samples.push(start.elapsed().as_secs_f64() * 1e6 / f64::from(batch));
+        samples.push(start.elapsed() / batch);
     }
     let per_s = samples.len() as f64 * f64::from(batch) / begin.elapsed().as_secs_f64();
-    samples.sort_by(f64::total_cmp);
-    let at = |share: f64| {
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an index")]
-        let index = (samples.len() as f64 * share) as usize;
-        samples.get(index.min(samples.len().saturating_sub(1))).copied().unwrap_or(0.0)
-    };
-    Ok(PipelineRow {
-        name: situation.name,
-        entries: situation.entries,
-        per_s,
-        p50_us: at(0.5),
-        p99_us: at(0.99),
-    })
+    let samples: Durations = samples.into_iter().collect();
+    let us = |share| samples.ms(share).map(|ms| ms * 1e3);
+    Ok(Row::default()
+        .text("SITUATION", "situation", situation.name)
+        .count("RULES", "entries", situation.entries as u64)
+        .number("EVENTS/S", "events_per_s", 0, per_s)
+        .number("P50 US", "p50_us", 3, us(0.5))
+        .number("P99 US", "p99_us", 3, us(0.99)))
 }

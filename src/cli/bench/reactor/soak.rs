@@ -8,16 +8,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, ensure};
-use serde_json::json;
+use anyhow::ensure;
 
-use super::harness::{Harness, own_rss_mb};
-use crate::cli::bench::{rounded, thousands};
-use crate::cli::format::output::{Format, Output};
-use crate::master::{Answer, Call, MasterError};
+use super::harness::{FakeMaster, Harness};
+use crate::cli::bench::report::{Report, Row};
 use crate::model::{ClassRules, Rate, ReactorSettings, RuleOptions};
-use crate::reactor::run::Executor;
 use crate::store::{Classes, Limits};
+use crate::testkit::usage::memory_mb;
 
 /// Limit of growth, which allows for the allocator's reserve and one doubling of a table.
 const GROWTH_MB: f64 = 48.0;
@@ -32,24 +29,13 @@ const BATCH: u64 = 50;
 const LOG_BYTES: u64 = 32 * 1024 * 1024;
 const SEGMENT_BYTES: u64 = 8 * 1024 * 1024;
 
-/// A master that answers at once.
-struct IdleMaster;
-
-impl Executor for IdleMaster {
-    fn ask(&self, _call: &Call, jid: &str, _timeout: Duration) -> Result<Answer, MasterError> {
-        Ok(Answer::Published { jid: jid.to_owned(), minions: vec!["web1".to_owned()], missing: Vec::new() })
-    }
-}
-
 fn rule(pattern: &str, change: impl FnOnce(&mut RuleOptions)) -> Arc<RuleOptions> {
     let mut options = RuleOptions { rule: pattern.into(), ..RuleOptions::default() };
     change(&mut options);
     Arc::new(options)
 }
 
-pub(super) fn run(out: &mut Output, root: &Path, events: u64) -> anyhow::Result<()> {
-    let dir = root.join("soak");
-    std::fs::create_dir_all(&dir).context("create a directory")?;
+pub(super) fn run(report: &mut Report, root: &Path, events: u64) -> anyhow::Result<()> {
     let settings = ReactorSettings {
         rules: vec![
             rule("once/*", |options| options.once_per = Some(Duration::from_secs(3600))),
@@ -67,7 +53,8 @@ pub(super) fn run(out: &mut Output, root: &Path, events: u64) -> anyhow::Result<
     let patterns = ["plain/*", "once/*", "quiet/*", "budget/*"];
     let limits = Limits { segment_bytes_max: SEGMENT_BYTES, ..Limits::default() };
     let classes = Classes::new(&classes);
-    let mut harness = Harness::start(&dir, &patterns, settings, (limits, classes), |_| Arc::new(IdleMaster))?;
+    let master = FakeMaster::new(true, |_: &str, _: &str| Ok(()));
+    let mut harness = Harness::start(&root.join("soak"), &patterns, settings, (limits, classes), |_| master)?;
     let started = Instant::now();
     let mut samples = Vec::new();
     let step = (events / SAMPLES).max(BATCH);
@@ -87,36 +74,21 @@ pub(super) fn run(out: &mut Output, root: &Path, events: u64) -> anyhow::Result<
             next += step;
             // Pending events use memory but are not growth.
             harness.wait_until_done()?;
-            let mb = own_rss_mb()?;
-            let metrics = &harness.metrics;
-            let left =
-                [&metrics.reactions_left_once, &metrics.reactions_left_quiet, &metrics.reactions_left_budget];
-            let left: u64 = left.iter().map(|counter| counter.get()).sum();
-            let done = metrics.reactions_done.get();
-            let per_s = sent as f64 / started.elapsed().as_secs_f64();
-            match out.format {
-                Format::Table => out.line(&format!(
-                    "{:>12} events  {:>9}/s  {done:>9} reactions  {left:>8} skipped  {mb:>7.1} MB",
-                    thousands(sent as f64),
-                    thousands(per_s)
-                ))?,
-                Format::Json | Format::Jsonl => out.json(&json!({
-                    "events": sent, "events_per_s": rounded(per_s, 0), "reactions": done, "left_out": left,
-                    "rss_mb": rounded(mb, 1),
-                }))?,
-            }
-            out.flush()?;
+            let mb = memory_mb(std::process::id(), "VmRSS")?;
+            let (done, skipped) = reactions(&harness);
+            let row = Row::default()
+                .count("EVENTS", "events", sent)
+                .number("EVENTS/S", "events_per_s", 0, sent as f64 / started.elapsed().as_secs_f64())
+                .count("REACTIONS", "reactions", done)
+                .count("SKIPPED", "left_out", skipped)
+                .number("RSS MB", "rss_mb", 1, mb);
+            let document = report.row(row)?;
+            report.document(&document)?;
             samples.push(mb);
         }
     }
-    let metrics = &harness.metrics;
-    let handled = [
-        &metrics.reactions_done,
-        &metrics.reactions_left_once,
-        &metrics.reactions_left_quiet,
-        &metrics.reactions_left_budget,
-    ];
-    let handled: u64 = handled.iter().map(|counter| counter.get()).sum();
+    let (done, skipped) = reactions(&harness);
+    let handled = done + skipped;
     let expected = sent / BATCH * patterns.len() as u64;
     harness.stop();
     ensure!(handled == expected, "{handled} of {expected} matching events were handled");
@@ -128,6 +100,14 @@ pub(super) fn run(out: &mut Output, root: &Path, events: u64) -> anyhow::Result<
         "memory grew from {before:.1} MB in the second quarter of {sent} events to {after:.1} MB in the last, by more than {GROWTH_MB:.0} MB"
     );
     Ok(())
+}
+
+/// Numbers of completed and skipped reactions.
+fn reactions(harness: &Harness) -> (u64, u64) {
+    let metrics = &harness.metrics;
+    let skipped =
+        [&metrics.reactions_left_once, &metrics.reactions_left_quiet, &metrics.reactions_left_budget];
+    (metrics.reactions_done.get(), skipped.iter().map(|counter| counter.get()).sum())
 }
 
 fn median(samples: &[f64]) -> f64 {

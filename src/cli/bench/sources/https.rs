@@ -9,17 +9,17 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, bail};
-use rmpv::Value;
+use serde_json::{Map, json};
+use tempfile::TempDir;
 
-use super::super::Common;
-use super::super::child::{Scratch, Subject, cpu_s};
-use super::SourceRun;
-use crate::api::client::Client;
-use crate::api::https::client::{Address, Answer, Connection, Signer};
+use super::{SourceRun, Subject, wait_for_status};
+use crate::api::https::client::{Address, HttpsAnswer, HttpsConnection, Signer};
 use crate::clock::{Clock, Micros};
 use crate::model::stamped_jid;
+use crate::testkit::load::packed;
+use crate::testkit::usage::own_cpu_s;
 use crate::wire::call::request_frame;
-use crate::wire::msgpack::{Reader, Writer, as_bool};
+use crate::wire::msgpack::{Reader, as_bool};
 use crate::wire::signed::{HELLO_PATH, frames};
 
 const CA: &[u8] = include_bytes!("../../../../tests/data/https/ca.pem");
@@ -28,36 +28,35 @@ const KEY: &[u8] = include_bytes!("../../../../tests/data/https/server.key");
 const MINION: &[u8] = include_bytes!("../../../../tests/data/https/minion-a.pem");
 const MINION_PUBLIC: &[u8] = include_bytes!("../../../../tests/data/https/minion-a.pub");
 
-/// Timeout until the listener is open.
-const TIMEOUT: Duration = Duration::from_secs(30);
-
 /// Interval of requests that keep a connection alive while batches are signed.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
 
 /// The time of the first job, in 2024, because jids of the future are rejected.
 const JIDS_FROM: i64 = 1_732_150_800_000_000;
 
-/// Starts a daemon, signs and sends all batches, and stops it.
-pub(super) fn run(common: &Common, entries: u64, connections: u64, batch: u64) -> anyhow::Result<SourceRun> {
-    let scratch = Scratch::new(common.dir.as_deref(), common.keep)?;
+/// Starts a daemon, signs and sends all batches.
+pub(super) fn run(
+    scratch: &TempDir,
+    entries: u64,
+    connections: u64,
+    batch: u64,
+) -> anyhow::Result<(Subject, SourceRun)> {
     let config = prepare(scratch.path(), connections)?;
-    let subject = Subject::daemon(&scratch, Some(&config))?;
-    let address =
-        Address::new(wait_until_open(&subject)?, "localhost", CA).context("read the certificate")?;
+    let subject = Subject::daemon(scratch, Some(&config))?;
+    let mut open = None;
+    wait_for_status(&subject, |status| {
+        let source = &status["https"];
+        open =
+            source["listen"].as_str().filter(|_| source["state"].as_str() == Some("open")).map(str::to_owned);
+        (u64::from(open.is_some()), 1)
+    })?;
+    let address = open.unwrap_or_default().parse::<SocketAddr>().context("read the address of the source")?;
+    let address = Address::new(address, "localhost", CA).context("read the certificate")?;
     let signer = Signer::from_pem(MINION).context("read the minion's key")?;
-    let minions = Minions {
-        address,
-        signer,
-        entries,
-        connections,
-        batch,
-        all_signed: Barrier::new(usize::try_from(connections)? + 1),
-    };
-    let (mut latencies, seconds, sender_cpu_s, daemon_cpu_s) = minions.send(|| subject.cpu_s())?;
-    latencies.sort_unstable();
-    let rss_peak_mb = subject.rss_peak_mb();
-    subject.stop()?;
-    Ok(SourceRun { seconds, latencies, daemon_cpu_s, sender_cpu_s, rss_peak_mb })
+    let all_signed = Barrier::new(usize::try_from(connections)? + 1);
+    let minions = Minions { address, signer, entries, connections, batch, all_signed };
+    let run = minions.send(&subject)?;
+    Ok((subject, run))
 }
 
 /// Writes the configuration and keys of a daemon that accepts these minions.
@@ -83,26 +82,6 @@ fn name(n: u64) -> String {
     format!("minion-{n}")
 }
 
-/// Waits until the listener is open, and returns its address.
-fn wait_until_open(subject: &Subject) -> anyhow::Result<SocketAddr> {
-    let deadline = Instant::now() + TIMEOUT;
-    loop {
-        let status = Client::connect(subject.socket())?.call("status", Value::Map(vec![]))?;
-        let source = &status["https"];
-        if source["state"].as_str() == Some("open") {
-            return source["listen"]
-                .as_str()
-                .unwrap_or_default()
-                .parse()
-                .context("read the address of the source");
-        }
-        if Instant::now() > deadline {
-            bail!("wait for the HTTPS source: state {}", source["state"]);
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 struct Minions {
     address: Address,
     signer: Signer,
@@ -114,12 +93,7 @@ struct Minions {
 }
 
 impl Minions {
-    /// Returns latencies, elapsed seconds, and the CPU seconds of the sender and the daemon.
-    fn send(
-        &self,
-        daemon_cpu: impl Fn() -> anyhow::Result<f64>,
-    ) -> anyhow::Result<(Vec<u64>, f64, f64, f64)> {
-        let own_cpu = || cpu_s(std::process::id());
+    fn send(&self, subject: &Subject) -> anyhow::Result<SourceRun> {
         std::thread::scope(|scope| {
             let threads: Vec<_> = (0..self.connections)
                 .map(|n| {
@@ -129,17 +103,19 @@ impl Minions {
                 })
                 .collect::<Result<_, _>>()?;
             self.all_signed.wait();
-            let (start, own, daemon) = (Instant::now(), own_cpu()?, daemon_cpu()?);
+            let (start, own, cpu_s_before) = (Instant::now(), own_cpu_s()?, subject.process.cpu_s()?);
             let mut latencies = Vec::new();
             for thread in threads {
                 latencies.extend(thread.join().map_err(|_| anyhow!("run the load: a thread panicked"))??);
             }
             let seconds = start.elapsed().as_secs_f64();
-            Ok((latencies, seconds, own_cpu()? - own, daemon_cpu()? - daemon))
+            let latencies = latencies.into_iter().collect();
+            let sender_cpu_s = own_cpu_s()? - own;
+            Ok(SourceRun { seconds, latencies, sender_cpu_s, cpu_s_before, peer: None })
         })
     }
 
-    fn run_minion(&self, n: u64) -> anyhow::Result<Vec<u64>> {
+    fn run_minion(&self, n: u64) -> anyhow::Result<Vec<Duration>> {
         let prepared = self.sign(n);
         // Reached even after a failure, because the other threads wait.
         self.all_signed.wait();
@@ -148,16 +124,16 @@ impl Minions {
         for batch in &batches {
             let start = Instant::now();
             let answer = connection.post(batch).context("send a batch")?;
-            latencies.push(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
+            latencies.push(start.elapsed());
             check(&answer)?;
         }
         Ok(latencies)
     }
 
-    fn sign(&self, n: u64) -> anyhow::Result<(Connection, Vec<Vec<u8>>)> {
+    fn sign(&self, n: u64) -> anyhow::Result<(HttpsConnection, Vec<Vec<u8>>)> {
         let id = name(n);
-        let mut connection = Connection::open(&self.address).context("connect")?;
-        let sealed = |connection: &mut Connection, payload: &[u8]| {
+        let mut connection = HttpsConnection::open(&self.address).context("connect")?;
+        let sealed = |connection: &mut HttpsConnection, payload: &[u8]| {
             connection.sealed(&id, &self.signer, Clock::real().now(), payload).context("sign a batch")
         };
         // An authenticated connection gets a longer idle timeout.
@@ -182,32 +158,21 @@ impl Minions {
 
 /// A return of 1.2 KB by `state.apply`, with a new jid.
 fn returned(id: &str, entry: u64) -> Vec<u8> {
-    let mut w = Writer::new();
-    w.map(1).str("load").map(7);
-    let jid = stamped_jid(Micros(JIDS_FROM.saturating_add_unsigned(entry)));
-    w.str("id").str(id).str("jid").str(&jid);
-    w.str("fun").str("state.apply").str("fun_args").array(0).str("retcode").int(0).str("success").bool(true);
-    w.str("return").map(4);
-    for state in 0..4 {
-        let name = format!("file_|-/etc/app/{entry}-{state}.conf_|-/etc/app/{entry}-{state}.conf_|-managed");
-        w.str(&name)
-            .map(5)
-            .str("comment")
-            .str("File /etc/app is in the correct state")
-            .str("name")
-            .str(&name);
-        w.str("changes")
-            .map(0)
-            .str("result")
-            .bool(true)
-            .str("duration")
-            .int(i64::try_from(entry % 97).unwrap_or(0));
-    }
-    request_frame(entry, "returner", &w.into_bytes())
+    let state = |n| {
+        let name = format!("file_|-/etc/app/{entry}-{n}.conf_|-/etc/app/{entry}-{n}.conf_|-managed");
+        let comment = "File /etc/app is in the correct state";
+        let result = json!({ "comment": comment, "name": name, "changes": {}, "result": true, "duration": entry % 97 });
+        (name, result)
+    };
+    let load = json!({
+        "id": id, "jid": stamped_jid(Micros(JIDS_FROM.saturating_add_unsigned(entry))), "fun": "state.apply",
+        "fun_args": [], "retcode": 0, "success": true, "return": (0..4).map(state).collect::<Map<_, _>>(),
+    });
+    request_frame(entry, "returner", &packed(&json!({ "load": load })))
 }
 
 /// Fails unless every call of a batch was stored.
-fn check(answer: &Answer) -> anyhow::Result<()> {
+fn check(answer: &HttpsAnswer) -> anyhow::Result<()> {
     for frame in frames(&answer.body) {
         let mut reader = Reader::new(frame.context("read an answer")?);
         let good =

@@ -1,19 +1,31 @@
 //! `saltcellar bench sources`: throughput and latency of each source of events.
-//!
-//! Each file here has a function `run` that starts a daemon, sends the load, and returns a [`SourceRun`].
 
 mod https;
-mod socket;
 mod streams;
 
-use serde_json::json;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 
-use super::super::Global;
-use super::super::format::output::{Format, Output};
-use super::super::format::table::{Column, Table};
-use super::load::driver::percentile;
-use super::{Common, rounded, thousands};
-use streams::Stream;
+use anyhow::{Context as _, ensure};
+use clap::ValueEnum as _;
+use rmpv::Value;
+use tempfile::TempDir;
+
+use super::Common;
+use super::child::{Subject, TIMEOUT};
+use super::report::{Report, Row};
+use crate::api::client::{Client, args as call_args};
+use crate::cli::Global;
+use crate::testkit::load::driver::{LoadSpec, run_load};
+use crate::testkit::load::mix;
+use crate::testkit::load::template::Encoding;
+use crate::testkit::usage::Durations;
+
+/// Batches in flight on each connection of the local socket and the baseline.
+const IN_FLIGHT: usize = 8;
+
+/// Timeout until the daemon makes progress.
+const PROGRESS_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(super) const EXAMPLES: &str = "\
 All sources receive the same synthetic events (the `mix` of `bench ingest`, 1.3 KB), except https, which receives \
@@ -64,16 +76,6 @@ enum BenchSource {
 }
 
 impl BenchSource {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Baseline => "baseline",
-            Self::Bus => "bus",
-            Self::Pull => "pull",
-            Self::Socket => "socket",
-            Self::Https => "https",
-        }
-    }
-
     /// Batch sizes; 0 for streams.
     fn batches(self, requested: &[u64]) -> Vec<u64> {
         match self {
@@ -94,81 +96,101 @@ impl BenchSource {
     }
 }
 
+/// What was sent in one run.
 struct SourceRun {
     seconds: f64,
-    /// Nanoseconds from sending a batch to its answer, sorted; empty without answers.
-    latencies: Vec<u64>,
-    daemon_cpu_s: f64,
+    /// From sending a batch to its answer; empty without answers.
+    latencies: Durations,
     sender_cpu_s: f64,
-    rss_peak_mb: f64,
+    /// CPU time of the daemon before the first batch.
+    cpu_s_before: f64,
+    /// The connection of a stream: the daemon would log its end.
+    peer: Option<UnixStream>,
 }
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
-    let mut out = Output::new(global.output);
-    let mut table = Table::new([
-        Column::left("SOURCE"),
-        Column::right("BATCH"),
-        Column::right("CONNECTIONS"),
-        Column::right("ENTRIES"),
-        Column::right("ENTRIES/S"),
-        Column::right("P50 MS"),
-        Column::right("P99 MS"),
-        Column::right("DAEMON CPU S/M"),
-        Column::right("SENDER CPU S/M"),
-        Column::right("RSS MB"),
-    ]);
+    let mut report = Report::new(global);
     let mut runs = Vec::new();
     for &source in &args.source {
         let entries = args.entries.unwrap_or(if source == BenchSource::Https { 30_000 } else { 1_000_000 });
         let connections = source.connections(args.connections);
+        let name = source.to_possible_value().context("name the source")?;
         for batch in source.batches(&args.batch) {
-            let run = match source {
-                BenchSource::Baseline => socket::run(&args.common, true, entries, connections, batch)?,
-                BenchSource::Bus => streams::run(&args.common, Stream::Bus, entries)?,
-                BenchSource::Pull => streams::run(&args.common, Stream::Pull, entries)?,
-                BenchSource::Socket => socket::run(&args.common, false, entries, connections, batch)?,
-                BenchSource::Https => https::run(&args.common, entries, connections, batch)?,
+            let scratch = args.common.scratch()?;
+            let (mut subject, run) = match source {
+                BenchSource::Baseline | BenchSource::Socket => {
+                    socket(args, &scratch, source, entries, connections, batch)?
+                }
+                BenchSource::Bus | BenchSource::Pull => streams::run(args, &scratch, source, entries)?,
+                BenchSource::Https => https::run(&scratch, entries, connections, batch)?,
             };
-            let rate = entries as f64 / run.seconds;
-            let ms =
-                |share| (!run.latencies.is_empty()).then(|| percentile(&run.latencies, share) as f64 / 1e6);
-            let per_million = |seconds: f64| seconds / entries as f64 * 1e6;
-            if out.format == Format::Table {
-                let shown = |ms: Option<f64>| ms.map(|ms| format!("{ms:.3}")).unwrap_or_default();
-                let row = vec![
-                    source.name().to_owned(),
-                    if batch > 0 { batch.to_string() } else { String::new() },
-                    connections.to_string(),
-                    thousands(entries as f64),
-                    thousands(rate),
-                    shown(ms(0.5)),
-                    shown(ms(0.99)),
-                    format!("{:.1}", per_million(run.daemon_cpu_s)),
-                    format!("{:.1}", per_million(run.sender_cpu_s)),
-                    format!("{:.0}", run.rss_peak_mb),
-                ];
-                table.print(&mut out, &[row])?;
-                out.flush()?;
+            subject.process.wait_until_idle(TIMEOUT)?;
+            let daemon_cpu_s = subject.process.cpu_s()? - run.cpu_s_before;
+            let rss_peak_mb = subject.rss_peak_mb()?;
+            if source != BenchSource::Baseline {
+                subject.check_log()?;
             }
-            runs.push(json!({
+            drop(run.peer);
+            subject.stop()?;
+            let per_million = |seconds: f64| seconds / entries as f64 * 1e6;
+            let row = Row::default()
                 // The key has been `door` since the first release; scripts read it.
-                "door": source.name(),
-                "batch": (batch > 0).then_some(batch),
-                "connections": connections,
-                "entries": entries,
-                "entries_per_s": rounded(rate, 0),
-                "p50_ms": ms(0.5).map(|ms| rounded(ms, 3)),
-                "p99_ms": ms(0.99).map(|ms| rounded(ms, 3)),
-                "daemon_cpu_s_per_million": rounded(per_million(run.daemon_cpu_s), 2),
-                "sender_cpu_s_per_million": rounded(per_million(run.sender_cpu_s), 2),
-                "rss_peak_mb": rounded(run.rss_peak_mb, 1),
-            }));
+                .text("SOURCE", "door", name.get_name())
+                .count("BATCH", "batch", (batch > 0).then_some(batch))
+                .count("CONNECTIONS", "connections", connections)
+                .count("ENTRIES", "entries", entries)
+                .number("ENTRIES/S", "entries_per_s", 0, entries as f64 / run.seconds)
+                .latency(&run.latencies)
+                .number("DAEMON CPU S/M", "daemon_cpu_s_per_million", 2, per_million(daemon_cpu_s))
+                .number("SENDER CPU S/M", "sender_cpu_s_per_million", 2, per_million(run.sender_cpu_s))
+                .number("RSS MB", "rss_peak_mb", 1, rss_peak_mb);
+            runs.push(report.row(row)?);
         }
     }
-    match out.format {
-        Format::Table => {}
-        Format::Json => out.json(&json!({ "runs": runs }))?,
-        Format::Jsonl => runs.iter().try_for_each(|run| out.json(run))?,
+    report.runs(runs)
+}
+
+/// Sends events in batches, by `event_return` to a daemon or without encoding to the baseline.
+fn socket(
+    args: &Args,
+    scratch: &TempDir,
+    source: BenchSource,
+    entries: u64,
+    connections: u64,
+    batch: u64,
+) -> anyhow::Result<(Subject, SourceRun)> {
+    let (subject, encoding) = if source == BenchSource::Baseline {
+        (Subject::baseline(scratch, 1)?, Encoding::Bare)
+    } else {
+        (Subject::daemon(scratch, None)?, Encoding::EventReturn)
+    };
+    let generator = mix(args.common.seed, 1.0).generator(encoding);
+    let cpu_s_before = subject.process.cpu_s()?;
+    let spec = LoadSpec { connections, in_flight: IN_FLIGHT, batch, ..LoadSpec::new(&generator, entries) };
+    let result = run_load(&subject.socket, &spec, |_, _| Ok(()))?;
+    let run = SourceRun {
+        seconds: result.seconds,
+        latencies: result.latencies,
+        sender_cpu_s: result.own_cpu_s,
+        cpu_s_before,
+        peer: None,
+    };
+    Ok((subject, run))
+}
+
+/// Polls the daemon's status until `progress`, of which it returns the present and the final value, is complete.
+fn wait_for_status(subject: &Subject, mut progress: impl FnMut(&Value) -> (u64, u64)) -> anyhow::Result<()> {
+    let mut client = Client::connect(&subject.socket)?;
+    let (mut seen, mut since) = (0, Instant::now());
+    loop {
+        let (now, end) = progress(&client.call("status", call_args([]))?);
+        if now >= end {
+            return Ok(());
+        }
+        if now > seen {
+            (seen, since) = (now, Instant::now());
+        }
+        ensure!(since.elapsed() < PROGRESS_TIMEOUT, "wait for the daemon: no progress after {now} of {end}");
+        std::thread::sleep(Duration::from_millis(2));
     }
-    Ok(out.flush()?)
 }

@@ -169,26 +169,6 @@ fn a_file_header_with_a_flipped_bit_is_readable() {
 }
 
 #[test]
-fn a_file_of_an_earlier_release_is_delivered() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut bytes = b"SCSPILL1".to_vec();
-    for n in 1_u64..=3 {
-        let batch = event(n, 10);
-        let (entry, _) = batch.entries().next().unwrap();
-        let mut payload = at(n).0.to_le_bytes().to_vec();
-        payload.extend([0; 4]);
-        payload.extend(u32::try_from(entry.tag.len()).unwrap().to_le_bytes());
-        payload.extend([entry.tag, entry.body].concat());
-        let rest = [&n.to_le_bytes()[..], &payload].concat();
-        bytes.extend(u32::try_from(payload.len()).unwrap().to_le_bytes());
-        bytes.extend(crc32fast::hash(&rest).to_le_bytes());
-        bytes.extend(rest);
-    }
-    std::fs::write(dir.path().join("0001000000.spill"), bytes).unwrap();
-    assert_eq!(only_tags(&drained(&mut open(dir.path()).0)), tags(1..4));
-}
-
-#[test]
 fn a_lost_record_becomes_a_gap_in_the_log() {
     let mut harness = Harness::new();
     let (mut queue, _) = open(&harness.spill());

@@ -263,12 +263,8 @@ pub fn resolve(
     notes: &mut Vec<Note>,
 ) -> Vec<Found> {
     let missing = |shown: &str| {
-        Note::new(
-            NoteLevel::Error,
-            LOGGER,
-            format!("Can not render SLS {shown} for tag {tag}. File missing or not found."),
-        )
-        .failing(Location::file(reference))
+        Note::error(LOGGER, format!("Can not render SLS {shown} for tag {tag}. File missing or not found."))
+            .failing(Location::file(reference))
     };
     let Some(rest) = reference.strip_prefix("salt://") else {
         let files = local(reference);
@@ -283,7 +279,7 @@ pub fn resolve(
     let (path, saltenv) = split_reference(rest, &settings.saltenv);
     let unable = || {
         let words = format!("Unable to cache file 'salt://{path}' from saltenv '{saltenv}'.");
-        Note::new(NoteLevel::Error, "salt.loaded.int.module.cp", words)
+        Note::error("salt.loaded.int.module.cp", words)
     };
     let source = match settings.locate(&path, &saltenv, salt) {
         Ok(Some(source)) => source,
@@ -367,8 +363,7 @@ impl Templates {
     /// The current template of a file.
     pub fn get(&self, found: &Found, settings: &RendererSettings) -> Result<Arc<Template>, Unusable> {
         let does_not_exist = || {
-            Unusable::Reported(Note::new(
-                NoteLevel::Error,
+            Unusable::Reported(Note::error(
                 "salt.template",
                 format!("Template does not exist: {}", found.path),
             ))
@@ -400,8 +395,7 @@ fn read(found: &Found, seen: &Fingerprint, settings: &RendererSettings) -> Resul
     }
     let text = text_of(&found.source).map_err(Unusable::Failed)?;
     if text.trim().is_empty() {
-        return Err(Unusable::Reported(Note::new(
-            NoteLevel::Error,
+        return Err(Unusable::Reported(Note::error(
             "salt.template",
             format!("Template is nothing but whitespace: {}", found.path),
         )));

@@ -1,8 +1,9 @@
 //! References and templates in temporary directories.
 
 use super::*;
-use crate::reactor::helper::salt::{NoSalt, SaltAnswer, SaltError, SaltFile, SaltRendered};
-use crate::sls::{Map, Value};
+use crate::reactor::helper::salt::{NoSalt, SaltError, SaltFile, SaltRendered};
+use crate::reactor::{Client, Signature};
+use crate::sls::Value;
 
 fn settings(root: &Path) -> FileSettings {
     let mut roots = Roots::new();
@@ -198,12 +199,8 @@ impl Salt for Fetching {
         })
     }
 
-    fn call(&self, fun: &str, args: &[Value], kwargs: &Map) -> Result<SaltAnswer, SaltError> {
-        NoSalt.call(fun, args, kwargs)
-    }
-
-    fn has(&self, _: &str) -> Result<Option<bool>, SaltError> {
-        Ok(None)
+    fn signature(&self, client: Client, fun: &str) -> Result<Option<Signature>, SaltError> {
+        NoSalt.signature(client, fun)
     }
 
     fn grains(&self) -> Result<Option<Value>, SaltError> {

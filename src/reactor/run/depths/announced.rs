@@ -19,7 +19,6 @@ use std::iter;
 use crate::clock::Micros;
 use crate::limits::{REACTOR_ANNOUNCED_MAX, REACTOR_ANNOUNCED_TTL, REACTOR_SHADOW_ACT_BYTES_MAX};
 use crate::master::pack;
-use crate::reactor::run::micros;
 use crate::reactor::shadow::ObservedCall;
 use crate::sls::value::{Map, Value};
 
@@ -53,9 +52,9 @@ impl Announced {
     pub fn add(&mut self, key: Key, depth: u32, at: Micros) {
         self.by_key.entry(key).or_default().push_back((at, depth));
         self.order.push_back((at, key));
-        let oldest = at.0.saturating_sub(micros(REACTOR_ANNOUNCED_TTL));
+        let oldest = at.before(REACTOR_ANNOUNCED_TTL);
         while let Some((at, key)) = self.order.front().copied()
-            && (at.0 < oldest || self.order.len() > REACTOR_ANNOUNCED_MAX)
+            && (at < oldest || self.order.len() > REACTOR_ANNOUNCED_MAX)
         {
             self.order.pop_front();
             // If that one was used, the rest of its key is younger.
@@ -77,7 +76,7 @@ impl Announced {
 
     /// Uses up an announcement; returns its depth.
     pub fn take(&mut self, key: Key, at: Micros) -> Option<u32> {
-        let oldest = Micros(at.0.saturating_sub(micros(REACTOR_ANNOUNCED_TTL)));
+        let oldest = at.before(REACTOR_ANNOUNCED_TTL);
         while self.take_first(key, |first| first < oldest).is_some() {}
         self.take_first(key, |_| true)
     }
@@ -205,6 +204,7 @@ pub fn of_event(tag: &[u8], body: &[u8]) -> Option<Key> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::micros;
     use crate::sls::yaml;
 
     fn body(text: &str) -> Vec<u8> {

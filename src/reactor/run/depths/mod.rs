@@ -6,12 +6,11 @@
 pub mod announced;
 
 use std::collections::{HashMap, VecDeque};
-use std::time::Duration;
 
 use self::announced::Announced;
+use super::SeqNo;
 use super::engine::Shared;
 use super::record::jobs_of;
-use super::{SeqNo, micros};
 use crate::clock::Micros;
 use crate::limits::{
     REACTOR_DEPTHS_MAX, REACTOR_DEPTHS_SEARCH, REACTOR_FOREIGN_CALL_GRACE, REACTOR_FOREIGN_CALL_TTL,
@@ -19,6 +18,7 @@ use crate::limits::{
 };
 use crate::master::{Call, Cmd};
 use crate::model::Kind;
+use crate::reactor::latest::LatestByJid;
 use crate::reactor::shadow::ObservedCall;
 use crate::sls::Value;
 use crate::store::{Followed, StoreError};
@@ -31,8 +31,7 @@ use crate::master::REACTOR_USER;
 /// The depths of jobs, the latest [`REACTOR_DEPTHS_MAX`].
 #[derive(Debug, Default)]
 pub struct JobDepths {
-    depths: HashMap<String, u32>,
-    order: VecDeque<String>,
+    depths: LatestByJid<u32, REACTOR_DEPTHS_MAX>,
     announced: Announced,
 }
 
@@ -43,20 +42,14 @@ impl JobDepths {
     }
 
     fn set(&mut self, jid: &str, depth: u32) {
-        if jid.is_empty() || self.depths.insert(jid.to_owned(), depth).is_some() {
-            return;
-        }
-        self.order.push_back(jid.to_owned());
-        if self.order.len() > REACTOR_DEPTHS_MAX
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.depths.remove(&oldest);
+        if !jid.is_empty() {
+            self.depths.insert(jid, depth);
         }
     }
 
     /// The depth of events of a job; 0 for unknown jobs.
     pub fn depth(&self, jid: &str) -> u32 {
-        if jid.is_empty() { 0 } else { self.depths.get(jid).copied().unwrap_or(0) }
+        self.depths.get(jid).copied().unwrap_or(0)
     }
 
     /// Announces a runner that a reaction to an event of this depth is about to call.
@@ -173,7 +166,7 @@ impl Shared {
                 at,
                 REACTOR_WAVE_BYTES,
                 |row| {
-                    jobs_of(row.body, |jid, depth| job_depths.note(jid, depth));
+                    jobs_of(row.body).for_each(|(jid, depth)| job_depths.note(jid, depth));
                 },
             )?;
         }
@@ -225,14 +218,14 @@ impl ForeignCalls {
 
     /// Ignores calls for a while, because they may be our own without a known answer.
     pub fn suspend(&mut self, now: Micros) {
-        self.quiet_until = later(now, REACTOR_FOREIGN_CALL_GRACE);
+        self.quiet_until = now.after(REACTOR_FOREIGN_CALL_GRACE);
         self.waiting.clear();
     }
 
     /// Checks the calls to which the master had enough time to answer.
     pub fn settle(&mut self, job_depths: &JobDepths, now: Micros) {
         while let Some((at, jid, fun)) = self.waiting.pop_front() {
-            if now < later(at, REACTOR_FOREIGN_CALL_GRACE) {
+            if now < at.after(REACTOR_FOREIGN_CALL_GRACE) {
                 return self.waiting.push_front((at, jid, fun));
             }
             if job_depths.depth(&jid) == 0 {
@@ -243,12 +236,8 @@ impl ForeignCalls {
 
     /// The latest call of another reactor, if it was recent.
     pub fn seen(&self, now: Micros) -> Option<(Micros, String)> {
-        self.seen.clone().filter(|(at, _)| now < later(*at, REACTOR_FOREIGN_CALL_TTL))
+        self.seen.clone().filter(|(at, _)| now < at.after(REACTOR_FOREIGN_CALL_TTL))
     }
-}
-
-fn later(at: Micros, by: Duration) -> Micros {
-    Micros(at.0.saturating_add(micros(by)))
 }
 
 /// True if the data names a reactor as its cause. As in Salt: `user` at the top level, compared exactly.
@@ -271,7 +260,7 @@ mod tests {
         for n in 0..REACTOR_DEPTHS_MAX {
             job_depths.note(&format!("n{n}"), 0);
         }
-        assert_eq!((job_depths.depth("1"), job_depths.depths.len()), (0, REACTOR_DEPTHS_MAX));
+        assert_eq!((job_depths.depth("1"), job_depths.depths.len().0), (0, REACTOR_DEPTHS_MAX));
     }
 
     #[test]
@@ -317,7 +306,7 @@ mod tests {
             job_depths.note("1", 0);
         }
         job_depths.note("2", 0);
-        assert_eq!((job_depths.order.len(), job_depths.depth("1"), job_depths.depth("2")), (2, 1, 1));
+        assert_eq!((job_depths.depths.len(), job_depths.depth("1"), job_depths.depth("2")), ((2, 2), 1, 1));
     }
 
     #[test]

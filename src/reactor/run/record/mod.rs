@@ -435,18 +435,15 @@ pub fn counted_once(body: &[u8], rule: &str) -> Option<Micros> {
     counts.then(|| get(body, "at").and_then(as_int).map(Micros)).flatten()
 }
 
-/// Passes the jobs and orchestrations of a record to `take`, each with the depth of the record's event.
-pub fn jobs_of(body: &[u8], mut take: impl FnMut(&str, u32)) {
+/// The jobs and orchestrations of a record, each with the depth of the record's event.
+pub fn jobs_of(body: &[u8]) -> impl Iterator<Item = (&str, u32)> {
     let depth = get(body, "depth").and_then(as_int).and_then(|depth| u32::try_from(depth).ok()).unwrap_or(0);
-    for call in elements(get(body, "calls").unwrap_or_default()) {
+    let jids = |call| {
         let load = get(call, "load").and_then(|load| get(load, "kwarg"));
         let words = load.and_then(|both| get(both, "kwarg")).unwrap_or_default();
-        for jid in
-            [get(call, "jid"), get(words, "orchestration_jid")].into_iter().flatten().filter_map(as_text)
-        {
-            take(jid, depth);
-        }
-    }
+        [get(call, "jid"), get(words, "orchestration_jid")].into_iter().flatten().filter_map(as_text)
+    };
+    elements(get(body, "calls").unwrap_or_default()).flat_map(jids).map(move |jid| (jid, depth))
 }
 
 /// The part of a record that the checkpoint needs.

@@ -136,21 +136,8 @@ impl Handle {
     ) {
         let settings = self.0.settings();
         let options = settings.options_of(&rules).clone();
-        let task = Task {
-            event,
-            rules,
-            rule_count,
-            rule_index: 0,
-            options,
-            depth: 0,
-            started_calls: Vec::new(),
-            resumed: false,
-            replay: Some(record),
-            already_made,
-            skipped: None,
-            progress,
-        };
-        self.0.offer(task);
+        let task = Task::new(event, rules, rule_count, options);
+        self.0.offer(Task { replay: Some(record), already_made, progress, ..task });
     }
 }
 

@@ -10,7 +10,7 @@ use crate::limits::REACTOR_MASTER_RETRY;
 use crate::model::{ReactorSettings, RuleOptions};
 use crate::reactor::run::engine::Shared;
 use crate::reactor::run::worker::Step;
-use crate::reactor::run::{Event, SeqNo, micros};
+use crate::reactor::run::{Event, SeqNo};
 
 impl Shared {
     /// Queues an event: one task per group of its rules.
@@ -48,21 +48,10 @@ impl Shared {
         resumed: bool,
     ) -> Task {
         let started = || self.checkpoint.lock().open.progress(event.seq).started.clone();
+        let started_calls = resumed.then(started).unwrap_or_default();
         let first = matched.iter().position(|rule| Some(rule) == rules.first());
-        Task {
-            started_calls: resumed.then(started).unwrap_or_default(),
-            event,
-            rule_count: matched.len(),
-            rule_index: first.unwrap_or(0),
-            rules,
-            options,
-            depth: 0,
-            resumed,
-            replay: None,
-            already_made: Vec::new(),
-            skipped: None,
-            progress: None,
-        }
+        let task = Task::new(event, rules, matched.len(), options);
+        Task { started_calls, rule_index: first.unwrap_or(0), resumed, ..task }
     }
 
     /// The task of an item, with its event loaded.
@@ -82,7 +71,7 @@ impl Shared {
             }
             Err(error) => {
                 tracing::error!(%error, event = seq.0, "cannot read event of a pending reaction, retrying");
-                Err(Step::Pause(item, Micros(self.clock.now().0 + micros(REACTOR_MASTER_RETRY))))
+                Err(Step::Pause(item, self.clock.now().after(REACTOR_MASTER_RETRY)))
             }
         }
     }
@@ -130,7 +119,6 @@ impl Shared {
         }
     }
 
-    /// Queues a task.
     pub(in crate::reactor::run) fn offer(&self, task: Task) {
         let skipped = self.scheduler.lock().offer(task, self.clock.now());
         self.change.notify_one();

@@ -58,6 +58,26 @@ pub struct Task {
     pub progress: Option<Box<TaskProgress>>,
 }
 
+impl Task {
+    /// A task for an event that has just arrived.
+    pub fn new(event: Event, rules: Vec<Arc<str>>, rule_count: usize, options: Arc<RuleOptions>) -> Self {
+        Self {
+            event,
+            rules,
+            rule_count,
+            rule_index: 0,
+            options,
+            depth: 0,
+            started_calls: Vec::new(),
+            resumed: false,
+            replay: None,
+            already_made: Vec::new(),
+            skipped: None,
+            progress: None,
+        }
+    }
+}
+
 /// The state of a task in progress.
 #[derive(Debug)]
 pub struct TaskProgress {
@@ -205,7 +225,7 @@ impl Scheduler {
         let key = (rules, hash_of(&task.event.minion));
         let item = self.item_for(task, true);
         self.waiting += 1;
-        let due = (Micros(now.0.saturating_add(micros(pause))), self.next_tiebreaker());
+        let due = (now.after(pause), self.next_tiebreaker());
         self.debounce_due.insert(due, key.clone());
         let (was_due, before) = self.debounced.insert(key.clone(), (due, item))?;
         self.debounce_due.remove(&was_due);

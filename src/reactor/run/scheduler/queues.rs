@@ -80,7 +80,6 @@ enum Turn {
     Retry,
     /// Continues now that a runner may be started.
     Runner,
-    /// Starts.
     Begin,
 }
 

@@ -14,7 +14,6 @@ use crate::limits::{REACTOR_RUNNER_TIME, REACTOR_RUNNER_TIMEOUT};
 use crate::master::Answer;
 use crate::model::RunnerLimits;
 use crate::reactor::run::engine::Shared;
-use crate::reactor::run::micros;
 use crate::reactor::run::record::CallOutcome;
 
 /// A running runner.
@@ -88,7 +87,7 @@ impl Runners {
 
     /// Sets the jid of the runner in a slot.
     pub fn started(&mut self, jid: &str, fun: &str, rules: &RuleSet, now: Micros) {
-        let due = Micros(now.0 + micros(REACTOR_RUNNER_TIMEOUT));
+        let due = now.after(REACTOR_RUNNER_TIMEOUT);
         let started = Started { fun: fun.to_owned(), rules: rules.clone(), at: now, due, in_gap: false };
         if let Some(before) = self.started.insert(jid.into(), started) {
             self.give_back(&before.rules);
@@ -104,7 +103,7 @@ impl Runners {
 
     /// Notes a gap in the events, which may contain results.
     pub fn missed_events(&mut self, now: Micros) {
-        let due = Micros(now.0 + micros(REACTOR_RUNNER_TIMEOUT));
+        let due = now.after(REACTOR_RUNNER_TIMEOUT);
         for started in self.started.values_mut() {
             (started.due, started.in_gap) = (started.due.min(due), true);
         }
@@ -119,7 +118,7 @@ impl Runners {
     /// Extends the time of a runner that has produced events; false if its time is over.
     pub fn still_runs(&mut self, jid: &str, now: Micros) -> bool {
         let Some(started) = self.started.get_mut(jid) else { return false };
-        let end = Micros(started.at.0 + micros(REACTOR_RUNNER_TIME));
+        let end = started.at.after(REACTOR_RUNNER_TIME);
         if now >= end || started.in_gap {
             return false;
         }

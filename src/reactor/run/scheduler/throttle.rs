@@ -6,7 +6,6 @@ use std::sync::Arc;
 use crate::clock::Micros;
 use crate::limits::REACTOR_ONCE_MAX;
 use crate::model::{Rate, RuleOptions};
-use crate::reactor::run::micros;
 
 /// A rate limit by GCRA: `even` is the theoretical arrival time. A burst of `times` is possible after a pause. A changed rate resets the
 /// state.
@@ -97,7 +96,7 @@ impl Throttles {
     pub fn note(&mut self, options: &RuleOptions, minion: &str, at: Micros) {
         let Some(window) = options.once_per else { return };
         let once = &mut self.0.entry(options.rule.clone()).or_default().once;
-        let until = Micros(at.0.saturating_add(micros(window)));
+        let until = at.after(window);
         // An event that is handled late must not replace a later one.
         if once.len() < REACTOR_ONCE_MAX && once.get(minion).is_none_or(|(from, _)| *from < at) {
             once.insert(minion.to_owned(), (at, until));

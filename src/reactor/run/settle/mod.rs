@@ -9,8 +9,7 @@ use super::record::{CallOutcome, CallRecord, client};
 use super::scheduler::queues::RuleSet;
 use super::scheduler::{Task, TaskProgress, Unanswered};
 use super::worker::TryResult;
-use super::{Action, SeqNo, micros};
-use crate::clock::Micros;
+use super::{Action, SeqNo};
 use crate::limits::REACTOR_MASTER_RETRY;
 use crate::master::Cmd;
 use crate::model::Kind;
@@ -54,7 +53,7 @@ impl Shared {
 
     /// The state of a call that has no answer and is not sent again.
     pub(super) fn unanswered(&self, why: String, search: Duration) -> Unanswered {
-        Unanswered { why, until: Micros(self.clock.now().0 + micros(search)), end: None }
+        Unanswered { why, until: self.clock.now().after(search), end: None }
     }
 
     /// Searches the log for a call that is not sent again. A busy master may start a runner long after the request, so the search is
@@ -77,7 +76,7 @@ impl Shared {
             return self.unknown(task, made, unanswered.why);
         }
         progress.unanswered = Some(unanswered);
-        TryResult::Pause(Micros(now.0 + micros(REACTOR_MASTER_RETRY)))
+        TryResult::Pause(now.after(REACTOR_MASTER_RETRY))
     }
 
     pub(super) fn found(&self, task: &Task, mut made: CallRecord, jid: String) -> TryResult {

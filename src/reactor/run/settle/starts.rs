@@ -4,10 +4,11 @@
 //! executed. A start is claimed by one call: by the call whose answer has its jid, or by an earlier call without an answer that has the
 //! same function and arguments.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 
 use crate::limits::REACTOR_STARTS_MAX;
 use crate::model::SeqNo;
+use crate::reactor::latest::LatestByJid;
 use crate::reactor::shadow::ObservedCall;
 
 /// See the module. Each list holds the latest [`REACTOR_STARTS_MAX`].
@@ -16,8 +17,7 @@ pub struct Starts {
     /// Unclaimed starts, the earliest first.
     unclaimed: VecDeque<(SeqNo, String, ObservedCall)>,
     /// Claimed jids, because a start may be read after it was claimed.
-    claimed: HashSet<String>,
-    claimed_order: VecDeque<String>,
+    claimed: LatestByJid<(), REACTOR_STARTS_MAX>,
     /// Answered wheel functions whose start has not been read, with the position from which to search.
     answered_wheels: VecDeque<(SeqNo, ObservedCall)>,
     /// Calls in flight.
@@ -57,7 +57,7 @@ impl Starts {
             self.answered_wheels.remove(at);
             return self.claim(jid);
         }
-        if self.claimed.contains(jid) {
+        if self.claimed.get(jid).is_some() {
             return;
         }
         push(&mut self.unclaimed, (seq, jid.to_owned(), call));
@@ -66,13 +66,8 @@ impl Starts {
     /// Claims a start by its jid.
     pub fn claim(&mut self, jid: &str) {
         self.unclaimed.retain(|(_, of, _)| of != jid);
-        if !jid.is_empty() && self.claimed.insert(jid.to_owned()) {
-            self.claimed_order.push_back(jid.to_owned());
-            if self.claimed_order.len() > REACTOR_STARTS_MAX
-                && let Some(oldest) = self.claimed_order.pop_front()
-            {
-                self.claimed.remove(&oldest);
-            }
+        if !jid.is_empty() {
+            self.claimed.insert(jid, ());
         }
     }
 
@@ -170,6 +165,9 @@ mod tests {
             starts.note(SeqNo(n as u64), &n.to_string(), call("runner", "1"));
             starts.claim(&format!("c{n}"));
         }
-        assert_eq!((starts.unclaimed.len(), starts.claimed.len()), (REACTOR_STARTS_MAX, REACTOR_STARTS_MAX));
+        assert_eq!(
+            (starts.unclaimed.len(), starts.claimed.len().0),
+            (REACTOR_STARTS_MAX, REACTOR_STARTS_MAX)
+        );
     }
 }

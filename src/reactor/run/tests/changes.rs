@@ -90,7 +90,7 @@ impl Harness {
         self.intake
             .submit(Batch::of(&entry), Some(Box::new(move |stored| tx.send(stored).unwrap())))
             .unwrap();
-        crate::testing::receive(&rx).unwrap();
+        crate::testkit::receive(&rx).unwrap();
     }
 }
 

@@ -28,7 +28,7 @@ impl Harness {
         }
         let (tx, rx) = sync_channel(1);
         self.intake.submit(batch, Some(Box::new(move |stored| tx.send(stored).unwrap()))).unwrap();
-        crate::testing::receive(&rx).unwrap();
+        crate::testkit::receive(&rx).unwrap();
     }
 
     /// Stores an event with this data.
@@ -44,7 +44,7 @@ impl Harness {
         batch.push(&entry, Some(fingerprints));
         let (tx, rx) = sync_channel(1);
         self.intake.submit(batch, Some(Box::new(move |stored| tx.send(stored).unwrap()))).unwrap();
-        crate::testing::receive(&rx).unwrap();
+        crate::testkit::receive(&rx).unwrap();
     }
 }
 

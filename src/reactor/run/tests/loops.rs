@@ -11,7 +11,7 @@ fn fire_yaml(harness: &Harness, tag: &str, data: &str) {
     let (tx, rx) = sync_channel(1);
     harness.clock.wind(1);
     harness.intake.submit(Batch::of(&entry), Some(Box::new(move |stored| tx.send(stored).unwrap()))).unwrap();
-    crate::testing::receive(&rx).unwrap();
+    crate::testkit::receive(&rx).unwrap();
 }
 
 fn sent_by(jid: &str) -> String {

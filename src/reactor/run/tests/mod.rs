@@ -227,7 +227,7 @@ impl Harness {
         self.intake
             .submit(Batch::of(&entry), Some(Box::new(move |stored| tx.send(stored).unwrap())))
             .unwrap();
-        crate::testing::receive(&rx).unwrap();
+        crate::testkit::receive(&rx).unwrap();
     }
 
     fn fire_event(&self, tag: &str, minion: &str) {
@@ -240,7 +240,7 @@ impl Harness {
     }
 
     fn wait_for(&self, action: &str, is_done: impl Fn(&Self) -> bool) {
-        crate::testing::wait_for(action, || is_done(self).then_some(()));
+        crate::testkit::wait_for(action, || is_done(self).then_some(()));
     }
 
     fn wait_until_done(&self) {

@@ -14,7 +14,7 @@ impl Harness {
             let status = std::process::Command::new("cp").arg("-a").arg(from).arg(to).status();
             status.unwrap().success().then_some(copy)
         };
-        crate::testing::wait_for("a copy", copied)
+        crate::testkit::wait_for("a copy", copied)
     }
 }
 
@@ -39,7 +39,7 @@ impl Harness {
         let (tx, rx) = sync_channel(1);
         let done = Box::new(move |stored| tx.send(stored).unwrap());
         self.intake.submit(Batch::of(&entry), Some(done)).unwrap();
-        crate::testing::receive(&rx).unwrap();
+        crate::testkit::receive(&rx).unwrap();
     }
 
     fn wait_for_the_pause(&self) {
@@ -465,18 +465,17 @@ fn an_open_event_that_cannot_be_read_is_queued_once_it_can() {
     }
     harness.wait_until_done();
     let shared = &harness.reactor.shared;
-    let events = |from, take: &mut dyn FnMut(crate::store::Followed<'_>)| {
-        shared.store.follow_selected(follower::is_of_interest, from, REACTOR_WAVE_BYTES, take)
-    };
     let mut seqs = Vec::new();
-    events(SeqNo(1), &mut |row| seqs.extend(follower::is_bus_event(&row).then_some(row.seq))).unwrap();
+    let note = |row: crate::store::Followed<'_>| seqs.extend(follower::is_bus_event(&row).then_some(row.seq));
+    shared.store.follow_selected(follower::is_of_interest, SeqNo(1), REACTOR_WAVE_BYTES, note).unwrap();
     // As after a restart with these events open.
     for seq in &seqs {
         shared.checkpoint.lock().opened(*seq, 1);
     }
     let depths = HashMap::new();
-    let unreadable = |from, take: &mut dyn FnMut(crate::store::Followed<'_>)| {
-        if from == seqs[0] { Err(crate::store::StoreError::Broken("disk")) } else { events(from, take) }
+    let events = |from| follower::open_events(shared, from);
+    let unreadable = |from| {
+        if from == seqs[0] { Err(crate::store::StoreError::Broken("disk")) } else { events(from) }
     };
     let unread = follower::resume(shared, seqs.clone(), &depths, unreadable);
     assert_eq!((unread.as_slice(), harness.metrics.reactor_events_unread.get()), (&seqs[..1], 1));

@@ -16,20 +16,7 @@ fn task(seq: u64, rule: &str, minion: &str) -> Task {
         minion: minion.to_owned(),
         has_key: false,
     };
-    Task {
-        event,
-        rules: vec![rule.into()],
-        rule_count: 1,
-        rule_index: 0,
-        options: Arc::default(),
-        depth: 0,
-        started_calls: Vec::new(),
-        resumed: false,
-        replay: None,
-        already_made: Vec::new(),
-        skipped: None,
-        progress: None,
-    }
+    Task::new(event, vec![rule.into()], 1, Arc::default())
 }
 
 fn scheduler(settings: Settings) -> Scheduler {

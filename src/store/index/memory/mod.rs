@@ -559,25 +559,6 @@ impl MemIndex {
     }
 }
 
-#[cfg(test)]
-impl MemIndex {
-    /// Memory use in bytes by part.
-    pub fn memory_words(&self) -> String {
-        format!(
-            "blocks {} next {} jobs {} table {} texts {} names {} minions {} latest {} + {}",
-            self.blocks.memory(),
-            self.next.memory(),
-            self.jobs.memory(),
-            self.job_table.memory(),
-            self.texts.memory(),
-            self.names.memory(),
-            self.minions.memory(),
-            self.latest.memory(),
-            self.latest_table.memory(),
-        )
-    }
-}
-
 /// The jobs of an index, ascending by key.
 pub struct Jobs<'a> {
     index: &'a MemIndex,

@@ -27,7 +27,7 @@ fn finished(rig: &Rig) -> usize {
 
 /// Checks that every finished segment is dropped, by this round or by a periodic one.
 fn wait_until_all_dropped(rig: &Rig) {
-    crate::testing::wait_for("every finished segment to be dropped", || {
+    crate::testkit::wait_for("every finished segment to be dropped", || {
         let planned = rig.store.0.round();
         assert!(planned.iter().all(|g| g.reason == Reason::Age), "{planned:?}");
         (finished(rig) == 0).then_some(())

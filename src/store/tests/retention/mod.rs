@@ -12,7 +12,7 @@ use crate::store::retain::{DropOutcome, PlannedDrop, PruneOptions, Reason, Reten
 use crate::store::tests::{Rig, SMALL, batch_of, check_all, event, jid, options};
 use crate::store::vfs::{Disk, Fs, FsFile, Space};
 use crate::store::*;
-use crate::testing::wait_for;
+use crate::testkit::wait_for;
 use crate::wire::salt_event::event_entry;
 
 pub(in crate::store) const FOREVER: Keep = Keep { age: Age::Forever, bytes: None, entries: None };

@@ -71,7 +71,7 @@ fn an_interrupted_drop_is_not_reported_as_a_missing_segment() {
         for _ in 0..2 {
             let options = with(copied.path(), &[]);
             let rig = Rig::open_with(&options);
-            crate::testing::wait_for("empty trash", || trash_is_empty(copied.path()).then_some(()));
+            crate::testkit::wait_for("empty trash", || trash_is_empty(copied.path()).then_some(()));
             let known = rig.store.0.with_state(crate::store::index::state::State::segments).unwrap();
             assert!(!known.iter().any(|(class, seq, _)| class == "jobs" && *seq <= last));
             let latest = rig.store.0.with_state(crate::store::index::state::State::latest).unwrap();

@@ -194,7 +194,7 @@ fn the_growing_form_was_removed_before_the_exchange_of_names_was_durable() {
             assert!(simulated.put(&[vec![beacon]]).is_empty());
         }
         let metrics = simulated.rig().metrics.clone();
-        crate::testing::wait_for("failed seal", || (metrics.seals_failed.get() > 0).then_some(()));
+        crate::testkit::wait_for("failed seal", || (metrics.seals_failed.get() > 0).then_some(()));
         if restarts {
             simulated.kill();
             assert!(
@@ -304,7 +304,7 @@ fn many_callers_on_a_slow_disk_share_its_syncs() {
             scope.spawn(move || {
                 for n in 0..EACH {
                     let (_, answer) = simulated.send(Vec::new(), batch_of([caller * 1000 + n]));
-                    crate::testing::receive(&answer).unwrap();
+                    crate::testkit::receive(&answer).unwrap();
                 }
             });
         }

@@ -75,7 +75,7 @@ fn put(intake: &Intake, numbers: std::ops::Range<u64>) {
         batch.push(&event_entry(tag.as_bytes(), &data, Source::Bus, Micros(5)), None);
         let (tx, rx) = sync_channel(1);
         intake.submit(batch, Some(Box::new(move |outcome| tx.send(outcome).unwrap()))).unwrap();
-        crate::testing::receive(&rx).unwrap();
+        crate::testkit::receive(&rx).unwrap();
     }
 }
 

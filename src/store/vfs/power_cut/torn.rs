@@ -3,25 +3,23 @@
 use std::fs;
 use std::path::Path;
 
+use crate::testkit::Random;
+
 /// Bytes that a disk writes atomically.
 const SECTOR: usize = 512;
 
-/// A random number generator with a seed (splitmix64).
+/// A random number generator with a seed.
 #[derive(Debug, Clone)]
-pub(crate) struct Rng(u64);
+pub(crate) struct Rng(Random);
 
 impl Rng {
     pub(crate) fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(Random::new(seed))
     }
 
     /// A number from 0 to `n` - 1.
     pub(crate) fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        usize::try_from((z ^ (z >> 31)) % (n.max(1) as u64)).unwrap()
+        usize::try_from(self.0.below(n as u64)).unwrap()
     }
 
     pub(super) fn coin(&mut self) -> bool {

@@ -1,5 +1,5 @@
 """
-Render reactor files, and call execution functions, for the saltcellar daemon.
+Render reactor files, describe runners and wheel functions, and call execution functions, for the saltcellar daemon.
 
 The daemon renders Jinja, YAML and JSON natively. It starts this program with Salt's Python, as Salt's user, for tasks that need
 Python: ``#!py`` and other renderers, functions of ``salt`` in templates, files of backends other than ``roots``. Standard output is
@@ -185,9 +185,6 @@ class Plain:
         spec = self.stubs.get(name)
         return stubbed(spec) if spec else None
 
-    def has(self, name):
-        return True if name in self.stubs else None
-
     def function(self, name):
         stub = self.stub(name)
         if stub is None:
@@ -202,6 +199,9 @@ class Plain:
 
     def fetch(self, reference):
         raise LookupError(f"this Python has no Salt, which fetches {reference}")
+
+    def signature(self, client, name):
+        raise LookupError(f"this Python has no Salt, which has the {client} function {name}")
 
     def render(self, request, data):
         with open(request["source"], encoding="utf-8") as file:
@@ -296,15 +296,18 @@ class Salt:
 
     def __init__(self, config, stubs, role):
         import salt.config
+        import salt.loader
         import salt.minion
         import salt.state
         import salt.template
+        import salt.utils.args
         import salt.utils.templates
         import salt.version
 
         self.version = salt.version.__version__
         self.stubs, self.calls, self.renders = stubs, [], []
         self.template, self.compiler = salt.template, salt.state.Compiler
+        self.loader, self.args = salt.loader, salt.utils.args
         read = salt.config.minion_config if role == "minion" else salt.config.master_config
         opts = read(config)
         self.opts = opts
@@ -345,9 +348,6 @@ class Salt:
         spec = self.stubs.get(name)
         return stubbed(spec) if spec else None
 
-    def has(self, name):
-        return name in self.stubs or name in self.minion.functions
-
     def function(self, name):
         return self.stub(name) or self.minion.functions[name]
 
@@ -359,6 +359,21 @@ class Salt:
 
     def fetch(self, reference):
         return self.minion.functions["cp.cache_file"](reference) or None
+
+    def signature(self, client, name):
+        """The arguments of a runner or wheel function as Salt's reactor sees them; None if there is no such function."""
+        # A new loader: modules may have changed.
+        functions = (self.loader.runner if client == "runner" else self.loader.wheels)(self.opts)
+        if name not in functions:
+            return None
+        spec = self.args.get_function_argspec(functions[name])
+        found = self.args.arg_lookup(functions[name], spec)
+        return {
+            "name": functions[name].__name__,
+            "required": found["args"],
+            "optional": [[key, enc(value)] for key, value in found["kwargs"].items()],
+            "any_keyword": bool(spec.keywords),
+        }
 
     def render(self, request, data):
         self.renders = []
@@ -450,10 +465,8 @@ class Helper:
 
     def answer(self, request):
         verb = request["op"]
-        if verb == "nothing":
-            return {}
-        if verb == "has":
-            return {"has": self.salt.has(request["fun"])}
+        if verb == "signature":
+            return {"signature": self.salt.signature(request["client"], request["fun"])}
         if verb == "grains":
             return {"grains": enc(self.salt.grains())}
         if verb == "call":
@@ -500,7 +513,7 @@ def main():
                     limit_memory(request["memory"])
                 search_user_site()
                 helper = Helper(request)
-                answer = {"salt": helper.salt.version}
+                answer = {}
                 # The daemon reads these only if this process fails to start.
                 os.dup2(null, 1)
                 os.dup2(null, 2)

@@ -10,6 +10,7 @@ use std::sync::LazyLock;
 
 use crate::clock::{Clock, Micros};
 use crate::model::stamped_jid;
+use crate::testkit::Random;
 use crate::wire::msgpack::Writer;
 
 /// The time of event 0, in microseconds: 20 to 21 hours ago, so that no stamp is a day off and jids are in the past.
@@ -23,16 +24,16 @@ const HOUR: i64 = 3_600_000_000;
 const EVENT_STEP: i64 = 53;
 const JOB_STEP: i64 = 7_003;
 
-pub(in crate::cli::bench) const MINIONS: u64 = 20_000;
+const MINIONS: u64 = 20_000;
 
 /// Bytes of a jid, of a time stamp without its zone, and of a minion's number.
-pub(in crate::cli::bench) const JID_LEN: usize = 20;
-pub(in crate::cli::bench) const STAMP_LEN: usize = 26;
-pub(in crate::cli::bench) const MINION_DIGITS: usize = 5;
+pub(super) const JID_LEN: usize = 20;
+pub(super) const STAMP_LEN: usize = 26;
+pub(super) const MINION_DIGITS: usize = 5;
 
 /// The content of a slot.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(in crate::cli::bench) enum SlotContent {
+pub(super) enum SlotContent {
     /// The jid of the event's n-th job.
     Jid(u32),
     /// `2026-11-21T03:15:30.124503`
@@ -40,48 +41,95 @@ pub(in crate::cli::bench) enum SlotContent {
     /// The five digits of the event's n-th minion.
     Minion(u32),
     /// This many random decimal digits.
-    Digits(u32),
+    Digits(usize),
     /// This many random hexadecimal digits.
-    Hex(u32),
+    Hex(usize),
     /// A float64 near this one, with three decimals.
     Near(f64),
     /// This many low bytes of an integer, at random.
-    Low(u32),
+    Low(usize),
     /// Seconds since 1970, u32.
     Seconds,
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(in crate::cli::bench) struct Slot {
-    pub(in crate::cli::bench) at: usize,
-    pub(in crate::cli::bench) content: SlotContent,
+struct Slot {
+    at: usize,
+    content: SlotContent,
 }
 
 /// Bytes with slots.
 #[derive(Debug, Clone, Default)]
-pub(in crate::cli::bench) struct Template {
-    pub(in crate::cli::bench) bytes: Vec<u8>,
-    pub(in crate::cli::bench) slots: Vec<Slot>,
+pub(super) struct Template {
+    pub(super) bytes: Vec<u8>,
+    slots: Vec<Slot>,
 }
 
 impl Template {
-    fn append(&mut self, other: &Template) {
-        let shift = self.bytes.len();
+    /// Appends msgpack.
+    pub(super) fn write(&mut self, write: impl FnOnce(&mut Writer) -> &mut Writer) {
+        let mut w = Writer::behind(std::mem::take(&mut self.bytes));
+        write(&mut w);
+        self.bytes = w.into_bytes();
+    }
+
+    pub(super) fn slot(&mut self, at: usize, content: SlotContent) {
+        self.slots.push(Slot { at, content });
+    }
+
+    fn append(&mut self, other: &Self) {
         self.bytes.extend_from_slice(&other.bytes);
-        self.slots.extend(other.slots.iter().map(|p| Slot { at: p.at + shift, ..*p }));
+        self.append_slots(other);
+    }
+
+    /// Appends a text as a msgpack str.
+    pub(super) fn append_str(&mut self, text: &Self) {
+        self.write(|w| w.str_bytes(&text.bytes));
+        self.append_slots(text);
+    }
+
+    /// Appends the slots of the bytes that were appended last.
+    fn append_slots(&mut self, other: &Self) {
+        let shift = self.bytes.len() - other.bytes.len();
+        self.slots.extend(other.slots.iter().map(|slot| Slot { at: slot.at + shift, ..*slot }));
     }
 }
 
 /// An event: its tag and its msgpack data.
-#[derive(Debug, Clone, Default)]
-pub(in crate::cli::bench) struct EventTemplate {
-    pub(in crate::cli::bench) tag: Template,
-    pub(in crate::cli::bench) data: Template,
+#[derive(Debug, Default)]
+pub(super) struct EventTemplate {
+    pub(super) tag: Template,
+    pub(super) data: Template,
+}
+
+impl EventTemplate {
+    pub(super) fn len(&self) -> usize {
+        self.tag.bytes.len() + self.data.bytes.len()
+    }
+
+    fn encoded(&self, encoding: Encoding) -> Template {
+        let mut part = Template::default();
+        match encoding {
+            Encoding::EventReturn => {
+                part.write(|w| w.map(2).str("tag"));
+                part.append_str(&self.tag);
+                part.write(|w| w.str("data"));
+            }
+            Encoding::Returner => {}
+            Encoding::Bare => part.append(&self.tag),
+            Encoding::Message => {
+                part.append(&self.tag);
+                part.bytes.extend_from_slice(b"\n\n");
+            }
+        }
+        part.append(&self.data);
+        part
+    }
 }
 
 /// Encoding of an event in a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::cli::bench) enum Encoding {
+pub enum Encoding {
     /// An element of `event_return`'s list.
     EventReturn,
     /// The load of a `returner` call.
@@ -92,47 +140,9 @@ pub(in crate::cli::bench) enum Encoding {
     Message,
 }
 
-/// A template encoded for a request.
-struct RequestTemplate {
-    part: Template,
-    raw_len: usize,
-}
-
-impl RequestTemplate {
-    fn new(template: &EventTemplate, encoding: Encoding) -> Self {
-        let mut part = Template::default();
-        match encoding {
-            Encoding::EventReturn => {
-                // Only the head of the tag's str: the text itself has slots.
-                let mut w = Writer::new();
-                w.map(2).str("tag").str(&"x".repeat(template.tag.bytes.len()));
-                let mut head = w.into_bytes();
-                head.truncate(head.len() - template.tag.bytes.len());
-                part.bytes = head;
-                part.append(&template.tag);
-                let mut w = Writer::new();
-                w.str("data");
-                part.bytes.extend_from_slice(&w.into_bytes());
-                part.append(&template.data);
-            }
-            Encoding::Returner => part.append(&template.data),
-            Encoding::Bare => {
-                part.append(&template.tag);
-                part.append(&template.data);
-            }
-            Encoding::Message => {
-                part.append(&template.tag);
-                part.bytes.extend_from_slice(b"\n\n");
-                part.append(&template.data);
-            }
-        }
-        Self { part, raw_len: template.tag.bytes.len() + template.data.bytes.len() }
-    }
-}
-
 /// Assignment of events to jobs.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::cli::bench) enum Jobs {
+pub(super) enum Jobs {
     /// Jobs of fifty returns, eight at a time.
     Interleaved,
     /// Jobs of this many events, one after the other.
@@ -142,53 +152,40 @@ pub(in crate::cli::bench) enum Jobs {
 }
 
 /// Generates the events of a load.
-pub(in crate::cli::bench) struct EventGenerator {
-    requests: Vec<RequestTemplate>,
+#[derive(Debug)]
+pub struct EventGenerator {
+    /// The encoded templates, with the bytes of tag and data.
+    requests: Vec<(Template, usize)>,
+    pub(super) encoding: Encoding,
     jobs: Jobs,
     seed: u64,
 }
 
 impl EventGenerator {
     /// Event `n` uses template `n` modulo their number.
-    pub(in crate::cli::bench) fn new(
-        templates: &[EventTemplate],
-        encoding: Encoding,
-        jobs: Jobs,
-        seed: u64,
-    ) -> Self {
-        Self {
-            requests: templates.iter().map(|template| RequestTemplate::new(template, encoding)).collect(),
-            jobs,
-            seed,
-        }
+    pub(super) fn new(templates: &[EventTemplate], encoding: Encoding, jobs: Jobs, seed: u64) -> Self {
+        let encoded = |template: &EventTemplate| (template.encoded(encoding), template.len());
+        Self { requests: templates.iter().map(encoded).collect(), encoding, jobs, seed }
     }
 
     /// Appends event `n` to a request, and returns the bytes of its tag and data.
-    pub(in crate::cli::bench) fn write(&self, n: u64, out: &mut Vec<u8>) -> usize {
+    pub fn write(&self, n: u64, out: &mut Vec<u8>) -> usize {
         let templates = self.requests.len().max(1) as u64;
-        let Some(request) = usize::try_from(n % templates).ok().and_then(|at| self.requests.get(at)) else {
-            return 0;
-        };
+        let request = usize::try_from(n % templates).ok().and_then(|at| self.requests.get(at));
+        let Some((template, raw_len)) = request else { return 0 };
         let start = out.len();
-        out.extend_from_slice(&request.part.bytes);
-        let Some(own) = out.get_mut(start..) else { return 0 };
-        let mut fill = SlotFiller {
-            n,
-            cycle: n / templates,
-            jobs: self.jobs,
-            seed: self.seed,
-            random: Random::of(self.seed, n),
-        };
-        for slot in &request.part.slots {
-            if let Some(to) = own.get_mut(slot.at..) {
-                fill.fill(slot.content, to);
-            }
+        out.extend_from_slice(&template.bytes);
+        let own = out.get_mut(start..).unwrap_or_default();
+        let (cycle, random) = (n / templates, Random::of(self.seed, n));
+        let mut fill = SlotFiller { n, cycle, jobs: self.jobs, seed: self.seed, random };
+        for slot in &template.slots {
+            fill.fill(slot.content, own.get_mut(slot.at..).unwrap_or_default());
         }
-        request.raw_len
+        *raw_len
     }
 
     /// The jid of the job of event `n`.
-    pub(in crate::cli::bench) fn jid(&self, n: u64) -> String {
+    pub(crate) fn jid(&self, n: u64) -> String {
         stamped_jid(job_time(job_number(self.jobs, n, 0, 0)))
     }
 }
@@ -203,33 +200,6 @@ fn job_number(jobs: Jobs, n: u64, cycle: u64, index: u32) -> u64 {
 
 fn job_time(number: u64) -> Micros {
     Micros(EPOCH.saturating_add(JOB_STEP.saturating_mul(i64::try_from(number).unwrap_or(i64::MAX))))
-}
-
-/// A pseudorandom generator.
-#[derive(Debug, Clone, Copy)]
-pub(in crate::cli::bench) struct Random(u64);
-
-impl Random {
-    /// The generator for event `n`.
-    pub(in crate::cli::bench) fn of(seed: u64, n: u64) -> Self {
-        let mut x = (seed ^ n.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_add(0x9e37_79b9_7f4a_7c15);
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        Self((x ^ (x >> 31)) | 1)
-    }
-
-    pub(in crate::cli::bench) fn next(&mut self) -> u64 {
-        // xorshift64*
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    pub(in crate::cli::bench) fn below(&mut self, n: u64) -> u64 {
-        let wide = u128::from(self.next()) * u128::from(n);
-        u64::try_from(wide >> 64).unwrap_or(0)
-    }
 }
 
 const fn three_digits() -> [[u8; 3]; 1000] {
@@ -276,7 +246,7 @@ impl SlotFiller {
     #[inline]
     fn fill(&mut self, content: SlotContent, to: &mut [u8]) {
         match content {
-            SlotContent::Digits(len) => self.digits(first(to, len as usize)),
+            SlotContent::Digits(len) => self.digits(first(to, len)),
             SlotContent::Jid(index) => {
                 let time = job_time(job_number(self.jobs, self.n, self.cycle, index));
                 put_stamp(first(to, JID_LEN), time, JID_FIELDS);
@@ -288,7 +258,7 @@ impl SlotFiller {
                 put_decimal(first(to, MINION_DIGITS), number);
             }
             SlotContent::Hex(len) => {
-                for slot in first(to, len as usize) {
+                for slot in first(to, len) {
                     let digit = u8::try_from(self.random.below(16)).unwrap_or(0);
                     *slot = if digit < 10 { b'0' + digit } else { b'a' + digit - 10 };
                 }
@@ -300,7 +270,7 @@ impl SlotFiller {
             }
             SlotContent::Low(bytes) => {
                 let from = self.random.next().to_be_bytes();
-                put(first(to, bytes as usize), &from);
+                put(first(to, bytes), &from);
             }
             SlotContent::Seconds => {
                 let seconds = u32::try_from(self.time().0 / 1_000_000).unwrap_or(0);
@@ -350,18 +320,14 @@ mod tests {
     use super::*;
 
     fn template() -> EventTemplate {
-        let tag = Template {
-            bytes: b"salt/job/00000000000000000000/ret/web00000".to_vec(),
-            slots: vec![
-                Slot { at: 9, content: SlotContent::Jid(0) },
-                Slot { at: 37, content: SlotContent::Minion(0) },
-            ],
-        };
-        let mut w = Writer::new();
-        w.map(1).str("n").str(&"0".repeat(40));
-        let data = w.into_bytes();
-        let slots = vec![Slot { at: data.len() - 40, content: SlotContent::Digits(40) }];
-        EventTemplate { tag, data: Template { bytes: data, slots } }
+        let bytes = b"salt/job/00000000000000000000/ret/web00000".to_vec();
+        let mut tag = Template { bytes, slots: Vec::new() };
+        tag.slot(9, SlotContent::Jid(0));
+        tag.slot(37, SlotContent::Minion(0));
+        let mut data = Template::default();
+        data.write(|w| w.map(1).str("n").str(&"0".repeat(40)));
+        data.slot(data.bytes.len() - 40, SlotContent::Digits(40));
+        EventTemplate { tag, data }
     }
 
     #[test]

@@ -15,50 +15,45 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, anyhow, bail};
 
 use super::template::{Encoding, EventGenerator};
+use crate::testkit::usage::{Durations, own_cpu_s};
 use crate::wire::call::preamble;
 use crate::wire::msgpack::{Reader, Writer, as_bool, as_int, as_text, get};
 
 /// Timeout of an answer.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-pub(in crate::cli::bench) struct LoadSpec<'a> {
-    pub(in crate::cli::bench) socket: &'a Path,
-    pub(in crate::cli::bench) generator: &'a EventGenerator,
-    pub(in crate::cli::bench) encoding: Encoding,
+pub(crate) struct LoadSpec<'a> {
+    pub(crate) generator: &'a EventGenerator,
     /// Index of the first event.
-    pub(in crate::cli::bench) first: u64,
-    pub(in crate::cli::bench) entries: u64,
-    pub(in crate::cli::bench) connections: u64,
-    pub(in crate::cli::bench) in_flight: usize,
-    pub(in crate::cli::bench) batch: u64,
+    pub(crate) first: u64,
+    pub(crate) entries: u64,
+    pub(crate) connections: u64,
+    pub(crate) in_flight: usize,
+    pub(crate) batch: u64,
     /// Entries per second; unlimited if `None`.
-    pub(in crate::cli::bench) rate: Option<f64>,
+    pub(crate) rate: Option<f64>,
 }
 
-pub(in crate::cli::bench) struct LoadResult {
-    pub(in crate::cli::bench) seconds: f64,
-    pub(in crate::cli::bench) raw_bytes: u64,
-    /// Latency of each batch in nanoseconds, sorted.
-    pub(in crate::cli::bench) latencies: Vec<u64>,
-}
-
-impl LoadResult {
-    /// A latency percentile in milliseconds; `share` is 0.5 for the median.
-    pub(in crate::cli::bench) fn latency_ms(&self, share: f64) -> f64 {
-        percentile(&self.latencies, share) as f64 / 1e6
+impl<'a> LoadSpec<'a> {
+    /// Single events, one at a time on one connection.
+    pub(crate) fn new(generator: &'a EventGenerator, entries: u64) -> Self {
+        Self { generator, first: 0, entries, connections: 1, in_flight: 1, batch: 1, rate: None }
     }
 }
 
-/// The percentile of sorted values; `share` is 0.5 for the median.
-pub(in crate::cli::bench) fn percentile(sorted: &[u64], share: f64) -> u64 {
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an index")]
-    let at = (sorted.len() as f64 * share) as usize;
-    sorted.get(at.min(sorted.len().saturating_sub(1))).copied().unwrap_or(0)
+pub(crate) struct LoadResult {
+    /// From the first batch to the last answer.
+    pub(crate) seconds: f64,
+    pub(crate) raw_bytes: u64,
+    /// Of each batch.
+    pub(crate) latencies: Durations,
+    /// CPU time of this process.
+    pub(crate) own_cpu_s: f64,
 }
 
 /// One connection, shared by its sender and its receiver.
 struct LoadConnection<'a> {
-    drive: &'a LoadSpec<'a>,
+    spec: &'a LoadSpec<'a>,
     number: u64,
     start: Instant,
     /// Due time of each batch, in nanoseconds since the start.
@@ -71,17 +66,8 @@ struct LoadConnection<'a> {
 impl LoadConnection<'_> {
     /// First event and number of events of batch `id`.
     fn batch(&self, id: u64) -> (u64, u64) {
-        let at = (id * self.drive.connections + self.number) * self.drive.batch;
-        (self.drive.first + at, self.drive.batch.min(self.drive.entries.saturating_sub(at)))
-    }
-
-    fn batches(drive: &LoadSpec<'_>, number: u64) -> u64 {
-        let all = drive.entries.div_ceil(drive.batch);
-        (all + drive.connections - 1).saturating_sub(number) / drive.connections
-    }
-
-    fn last_answer(&self) -> f64 {
-        self.last.load(Ordering::Relaxed) as f64 / 1e9
+        let at = (id * self.spec.connections + self.number) * self.spec.batch;
+        (self.spec.first + at, self.spec.batch.min(self.spec.entries.saturating_sub(at)))
     }
 
     fn now(&self) -> u64 {
@@ -100,9 +86,9 @@ impl LoadConnection<'_> {
             for (target, byte) in frame.iter_mut().skip(begin).zip(len.to_be_bytes()) {
                 *target = byte;
             }
-            let at = self.drive.rate.map(|rate| {
+            let at = self.spec.rate.map(|rate| {
                 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "nanoseconds")]
-                let at = ((first - self.drive.first) as f64 / rate * 1e9) as u64;
+                let at = ((first - self.spec.first) as f64 / rate * 1e9) as u64;
                 std::thread::sleep(Duration::from_nanos(at.saturating_sub(self.now())));
                 at
             });
@@ -121,7 +107,7 @@ impl LoadConnection<'_> {
 
     fn write_request(&self, id: u64, first: u64, count: u64, frame: &mut Vec<u8>) -> u64 {
         let mut w = Writer::new();
-        match self.drive.encoding {
+        match self.spec.generator.encoding {
             Encoding::EventReturn => {
                 w.array(3).uint(id).str("event_return").map(1).str("events");
                 w.array(usize::try_from(count).unwrap_or(0));
@@ -134,7 +120,7 @@ impl LoadConnection<'_> {
             }
         }
         frame.extend_from_slice(&w.into_bytes());
-        (first..first + count).map(|n| self.drive.generator.write(n, frame) as u64).sum()
+        (first..first + count).map(|n| self.spec.generator.write(n, frame) as u64).sum()
     }
 
     fn receive(
@@ -142,7 +128,7 @@ impl LoadConnection<'_> {
         from: &UnixStream,
         permits: &crossbeam_channel::Receiver<()>,
         answered: &AtomicU64,
-    ) -> anyhow::Result<Vec<u64>> {
+    ) -> anyhow::Result<Vec<Duration>> {
         from.set_read_timeout(Some(TIMEOUT)).context("set a timeout")?;
         let mut from = BufReader::with_capacity(64 * 1024, from);
         let mut latencies = Vec::with_capacity(self.due.len());
@@ -156,7 +142,7 @@ impl LoadConnection<'_> {
             let id = read_answer(&payload)?;
             let due = usize::try_from(id).ok().and_then(|id| self.due.get(id));
             let due = due.with_context(|| format!("read an answer: unknown request {id}"))?;
-            latencies.push(now.saturating_sub(due.load(Ordering::Acquire)));
+            latencies.push(Duration::from_nanos(now.saturating_sub(due.load(Ordering::Acquire))));
             answered.fetch_add(self.batch(id).1, Ordering::Relaxed);
             self.last.fetch_max(now, Ordering::Relaxed);
             let _ = permits.try_recv();
@@ -179,29 +165,31 @@ fn read_answer(payload: &[u8]) -> anyhow::Result<u64> {
     id.and_then(|id| u64::try_from(id).ok()).context("read the id of an answer")
 }
 
-/// Sends all events and waits for all answers. Calls `watch` several times per second with the number of answered entries and
-/// the elapsed seconds.
-pub(in crate::cli::bench) fn run_load(
-    drive: &LoadSpec<'_>,
-    watch: &mut dyn FnMut(u64, f64),
+/// Sends all events to a socket and waits for all answers. Calls `watch` several times per second with the number of answered
+/// entries and the elapsed seconds.
+pub(crate) fn run_load(
+    socket: &Path,
+    spec: &LoadSpec<'_>,
+    mut watch: impl FnMut(u64, f64) -> anyhow::Result<()>,
 ) -> anyhow::Result<LoadResult> {
-    let failed = AtomicBool::new(false);
-    let answered = AtomicU64::new(0);
-    let connections = drive.connections.min(drive.entries.div_ceil(drive.batch)).max(1);
-    let streams = (0..connections).map(|_| UnixStream::connect(drive.socket)).collect::<Result<Vec<_>, _>>();
-    let streams = streams.with_context(|| format!("connect to {}", drive.socket.display()))?;
-    let drive = &LoadSpec { connections, ..*drive };
+    let (failed, answered) = (AtomicBool::new(false), AtomicU64::new(0));
+    let batches = spec.entries.div_ceil(spec.batch);
+    let connections = spec.connections.min(batches).max(1);
+    let spec = &LoadSpec { connections, ..*spec };
+    let cpu_s = own_cpu_s()?;
     let start = Instant::now();
-    let connections: Vec<LoadConnection<'_>> = (0..connections)
-        .map(|number| {
-            let due = (0..LoadConnection::batches(drive, number)).map(|_| AtomicU64::new(0)).collect();
-            LoadConnection { drive, number, start, due, last: AtomicU64::new(0), failed: &failed }
-        })
-        .collect();
+    let connect = |number| {
+        let own = (batches + connections - 1).saturating_sub(number) / connections;
+        let due = (0..own).map(|_| AtomicU64::new(0)).collect();
+        let stream = UnixStream::connect(socket)?;
+        Ok((stream, LoadConnection { spec, number, start, due, last: AtomicU64::new(0), failed: &failed }))
+    };
+    let connections = (0..connections).map(connect).collect::<std::io::Result<Vec<_>>>();
+    let connections = connections.with_context(|| format!("connect to {}", socket.display()))?;
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
-        for (connection, stream) in connections.iter().zip(&streams) {
-            let (permits, returned_permits) = crossbeam_channel::bounded(drive.in_flight.max(1));
+        for (stream, connection) in &connections {
+            let (permits, returned_permits) = crossbeam_channel::bounded(spec.in_flight.max(1));
             let answered = &answered;
             let named = |name: &str| std::thread::Builder::new().name(format!("sc-load-{name}"));
             let sender = named("send").spawn_scoped(scope, move || {
@@ -216,17 +204,16 @@ pub(in crate::cli::bench) fn run_load(
         }
         while !threads.iter().all(|(_, receiver)| receiver.is_finished()) {
             std::thread::sleep(Duration::from_millis(if start.elapsed().as_secs() < 1 { 2 } else { 20 }));
-            watch(answered.load(Ordering::Relaxed), start.elapsed().as_secs_f64());
+            watch(answered.load(Ordering::Relaxed), start.elapsed().as_secs_f64())?;
         }
-        let mut result = LoadResult { seconds: 0.0, raw_bytes: 0, latencies: Vec::new() };
-        let mut first_error = None;
+        let (mut latencies, mut raw_bytes, mut first_error) = (Vec::new(), 0, None);
         for (sender, receiver) in threads {
             let panicked = |_| anyhow!("run the load: a thread panicked");
             // The receiver's error is the cause of the sender's.
             match (receiver.join().map_err(panicked)?, sender.join().map_err(panicked)?) {
-                (Ok(latencies), Ok(raw_bytes)) => {
-                    result.latencies.extend(latencies);
-                    result.raw_bytes += raw_bytes;
+                (Ok(received), Ok(sent)) => {
+                    latencies.extend(received);
+                    raw_bytes += sent;
                 }
                 (Err(error), _) | (_, Err(error)) => first_error = first_error.or(Some(error)),
             }
@@ -235,9 +222,13 @@ pub(in crate::cli::bench) fn run_load(
             return Err(error);
         }
         // Measured by the threads, because this one polls only from time to time.
-        result.seconds = connections.iter().map(LoadConnection::last_answer).fold(0.0, f64::max);
-        result.latencies.sort_unstable();
-        Ok(result)
+        let last = connections.iter().map(|(_, connection)| connection.last.load(Ordering::Relaxed)).max();
+        Ok(LoadResult {
+            seconds: last.unwrap_or(0) as f64 / 1e9,
+            raw_bytes,
+            latencies: latencies.into_iter().collect(),
+            own_cpu_s: own_cpu_s()? - cpu_s,
+        })
     })
 }
 

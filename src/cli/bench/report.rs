@@ -1,0 +1,174 @@
+//! Results as rows of a table, and as JSON with the same fields.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Map, Value as Json, json};
+
+use crate::cli::Global;
+use crate::cli::format::output::{Format, Output};
+use crate::cli::format::table::{Column, Table};
+use crate::testkit::usage::Durations;
+
+/// Interval of updates of the progress line.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
+
+/// A result: each field has the title of a column, a key in JSON, or both.
+#[derive(Default)]
+pub(super) struct Row {
+    columns: Vec<Column>,
+    cells: Vec<String>,
+    json: Map<String, Json>,
+}
+
+impl Row {
+    /// A text of the table only.
+    pub(super) fn label(mut self, title: &'static str, text: impl Into<String>) -> Self {
+        self.columns.push(Column::left(title));
+        self.cells.push(text.into());
+        self
+    }
+
+    /// A value of JSON only.
+    pub(super) fn json(mut self, key: &str, value: impl Into<Json>) -> Self {
+        self.json.insert(key.to_owned(), value.into());
+        self
+    }
+
+    /// A text of both.
+    pub(super) fn text(self, title: &'static str, key: &str, text: &str) -> Self {
+        self.label(title, text).json(key, text)
+    }
+
+    /// A count of both; empty and null if `None`.
+    pub(super) fn count(mut self, title: &'static str, key: &str, n: impl Into<Option<u64>>) -> Self {
+        let n = n.into();
+        self.columns.push(Column::right(title));
+        self.cells.push(n.map(|n| thousands(n as f64)).unwrap_or_default());
+        self.json(key, n)
+    }
+
+    /// A number with this many decimals; an empty `key` restricts it to the table. Empty and null if `None`.
+    pub(super) fn number(
+        mut self,
+        title: &'static str,
+        key: &str,
+        decimals: usize,
+        n: impl Into<Option<f64>>,
+    ) -> Self {
+        let n = n.into();
+        self.columns.push(Column::right(title));
+        let text = |n| if decimals == 0 { thousands(n) } else { format!("{n:.decimals$}") };
+        self.cells.push(n.map(text).unwrap_or_default());
+        if key.is_empty() { self } else { self.json(key, n.map(|n| rounded(n, decimals))) }
+    }
+
+    /// Median and 99th percentile.
+    pub(super) fn latency(self, durations: &Durations) -> Self {
+        self.number("P50 MS", "p50_ms", 3, durations.ms(0.5)).number(
+            "P99 MS",
+            "p99_ms",
+            3,
+            durations.ms(0.99),
+        )
+    }
+
+    /// Median, 99th percentile and maximum.
+    pub(super) fn latency_and_max(self, durations: &Durations) -> Self {
+        self.latency(durations).number("MAX MS", "max_ms", 3, durations.ms(1.0))
+    }
+}
+
+/// Standard output of a benchmark.
+pub(super) struct Report {
+    out: Output,
+    table: Option<Table>,
+    progress_at: Option<Instant>,
+}
+
+impl Report {
+    pub(super) fn new(global: &Global) -> Self {
+        Self { out: Output::new(global.output), table: None, progress_at: None }
+    }
+
+    /// Prints a row if the format is a table, and returns its JSON. All rows have the same columns.
+    pub(super) fn row(&mut self, row: Row) -> anyhow::Result<Json> {
+        Ok(self.rows(vec![row])?.pop().unwrap_or_default())
+    }
+
+    /// Like [`Report::row`], with rows that are aligned with each other.
+    pub(super) fn rows(&mut self, rows: Vec<Row>) -> anyhow::Result<Vec<Json>> {
+        let (mut columns, mut lines, mut documents) = (Vec::new(), Vec::new(), Vec::new());
+        for row in rows {
+            columns = row.columns;
+            lines.push(row.cells);
+            documents.push(row.json.into());
+        }
+        if self.out.format == Format::Table {
+            self.out.status("")?;
+            self.table.get_or_insert_with(|| Table::new(columns)).print(&mut self.out, &lines)?;
+            self.out.flush()?;
+        }
+        Ok(documents)
+    }
+
+    /// Prints a line below the table.
+    pub(super) fn note(&mut self, text: &str) -> anyhow::Result<()> {
+        if self.out.format == Format::Table {
+            self.out.line(text)?;
+        }
+        Ok(self.out.flush()?)
+    }
+
+    /// Prints a document, unless the format is a table.
+    pub(super) fn document(&mut self, document: &Json) -> anyhow::Result<()> {
+        if self.out.format != Format::Table {
+            self.out.json(document)?;
+        }
+        Ok(self.out.flush()?)
+    }
+
+    /// Prints documents: each on a line, or in one document made of all of them.
+    pub(super) fn documents(
+        &mut self,
+        documents: Vec<Json>,
+        whole: impl FnOnce(Vec<Json>) -> Json,
+    ) -> anyhow::Result<()> {
+        if self.out.format == Format::Jsonl {
+            return documents.iter().try_for_each(|document| self.document(document));
+        }
+        self.document(&whole(documents))
+    }
+
+    /// Prints the documents of runs.
+    pub(super) fn runs(&mut self, runs: Vec<Json>) -> anyhow::Result<()> {
+        self.documents(runs, |runs| json!({ "runs": runs }))
+    }
+
+    /// Replaces the progress line of a terminal.
+    pub(super) fn progress(&mut self, text: impl FnOnce() -> String) -> anyhow::Result<()> {
+        if self.progress_at.is_none_or(|at| at.elapsed() > PROGRESS_INTERVAL) {
+            self.progress_at = Some(Instant::now());
+            self.out.status(&text())?;
+        }
+        Ok(())
+    }
+}
+
+/// Formats `1,234,567`.
+pub(super) fn thousands(n: f64) -> String {
+    let digits = format!("{n:.0}");
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A number rounded to `decimals` decimals, as JSON.
+pub(super) fn rounded(n: f64, decimals: usize) -> Json {
+    let unit = 10_f64.powi(i32::try_from(decimals).unwrap_or(0));
+    Json::from((n * unit).round() / unit)
+}
