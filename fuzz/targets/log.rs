@@ -13,7 +13,7 @@ use std::sync::Arc;
 use saltcellar::clock::{Clock, Micros};
 use saltcellar::model::{Entry, EventFilter, Flags, Kind, SeqNo, Source};
 use saltcellar::store::log::builder::{BlockBuilder, Packer};
-use saltcellar::store::log::frame::{FRAME_HEADER_LEN, LogId, Position, place_frame, write_frame, write_frame_at};
+use saltcellar::store::log::frame::{FRAME_HEADER_LEN, LogId, Position, place_frame};
 use saltcellar::store::log::file::{LogFile, file_header};
 use saltcellar::store::vfs::Disk;
 use saltcellar::store::log::walk::{Bounds, walk};
@@ -106,9 +106,9 @@ fn frame(tag: &str, seq: u64, body: &[u8]) -> (Vec<u8>, usize) {
     let mut builder = BlockBuilder::default();
     builder.push(SeqNo(seq), &entry).expect("it fits");
     let mut packer = Packer::new().expect("zstd starts");
-    let (mut out, packed) = (Vec::new(), builder.finish(&mut packer).expect("a block"));
-    let (_, head_len) = write_frame(&mut out, &packed, (SeqNo(seq), SeqNo(seq)), 1).expect("a frame");
-    (out, FRAME_HEADER_LEN + (head_len as usize).next_multiple_of(16))
+    let mut out = Vec::new();
+    let meta = builder.write(&mut packer, &mut out).expect("a block");
+    (out, FRAME_HEADER_LEN + (meta.head_len as usize).next_multiple_of(16))
 }
 
 /// Bytes of a frame without the padding at its end.
@@ -122,22 +122,14 @@ fn hostile(what: [u8; 4], offset: u64, seq: u64, log: &[u8], written: &[Written]
     let forged = |id: LogId, offset: u64, version: u8| {
         let mut builder = BlockBuilder::default();
         let entry = Entry {
-            kind: Kind::Event,
-            source: Source::Bus,
             flags: Flags::ON_BUS,
-            at: Micros(5),
             tag: b"forged",
-            jid: "",
-            minion: "",
-            fun: "",
-            retcode: 0,
-            body: b"\x80",
+            ..Entry::new(Kind::Event, Source::Bus, Micros(5), b"\x80")
         };
         builder.push(SeqNo(seq + 1), &entry).expect("it fits");
         let mut packer = Packer::new().expect("zstd starts");
-        let (mut out, packed) = (Vec::new(), builder.finish(&mut packer).expect("a block"));
-        let seqs = (SeqNo(seq + 1), SeqNo(seq + 1));
-        write_frame_at(&mut out, &packed, seqs, 1, (id, offset)).expect("a frame");
+        let mut out = Vec::new();
+        builder.write(&mut packer, &mut out).expect("a block");
         if let Some(byte) = out.get_mut(4) {
             *byte = version;
         }

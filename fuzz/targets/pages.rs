@@ -1,7 +1,7 @@
 //! Pages of an index, or a manifest of a backup, of arbitrary bytes are rejected, or read without a panic in
 //! bounded time; encoding them again gives equal data.
 
-use saltcellar::store::index::page::code::Reader;
+use saltcellar::store::index::page::code::FieldReader;
 use saltcellar::store::index::job::Decoder;
 use saltcellar::store::index::{Blocks, SegmentMetadata, TagTemplates, latest, minion};
 use saltcellar::store::tools::backup::manifest::Manifest;
@@ -36,7 +36,7 @@ pub(crate) fn pages(bytes: &[u8]) {
     if let Some(rows) = latest::read(bytes) {
         assert!(rows.len() <= bytes.len(), "each row has at least a byte");
     }
-    let (mut reader, mut name) = (Reader(bytes), Vec::new());
+    let (mut reader, mut name) = (FieldReader(bytes), Vec::new());
     while let Some(found) = minion::read_record(&mut reader, &mut name) {
         assert!(found.is_sorted_by(|one, next| one < next), "{found:?}");
     }

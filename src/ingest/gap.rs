@@ -97,18 +97,7 @@ impl Gap {
 
 /// The entry of a gap, new or read back.
 pub(super) fn entry<'a>(tag: &'a [u8], body: &'a [u8], at: Micros) -> Entry<'a> {
-    Entry {
-        kind: Kind::Gap,
-        source: Source::Bus,
-        flags: Flags::ON_BUS,
-        at,
-        tag,
-        jid: "",
-        minion: "",
-        fun: "",
-        retcode: 0,
-        body,
-    }
+    Entry { flags: Flags::ON_BUS, tag, ..Entry::new(Kind::Gap, Source::Bus, at, body) }
 }
 
 #[cfg(test)]

@@ -44,44 +44,37 @@ pub const REACTION_TAG: &str = "saltcellar/reaction/";
 pub const GAP_TAG: &str = "saltcellar/gap";
 
 impl Kind {
+    /// All kinds in the order of their numbers, with their names in the call `entries` and in exports.
+    const ALL: [(Kind, &'static str); 12] = [
+        (Kind::Event, "event"),
+        (Kind::JobNew, "new"),
+        (Kind::Return, "return"),
+        (Kind::Load, "load"),
+        (Kind::ReturnLoad, "return_load"),
+        (Kind::Minions, "minions"),
+        (Kind::Endtime, "endtime"),
+        (Kind::NoCache, "nocache"),
+        (Kind::Register, "register"),
+        (Kind::Gap, "gap"),
+        (Kind::Reaction, "reaction"),
+        (Kind::SeenOnBus, "seen_on_bus"),
+    ];
     /// Number of kinds.
-    pub const COUNT: usize = 12;
+    pub const COUNT: usize = Self::ALL.len();
 
     /// The kind with this number.
     pub fn from_number(n: u8) -> Option<Self> {
-        use Kind::{Endtime, Event, Gap, JobNew, Load, Minions, NoCache, Register, Return, ReturnLoad};
-        use Kind::{Reaction, SeenOnBus};
-        [
-            Event, JobNew, Return, Load, ReturnLoad, Minions, Endtime, NoCache, Register, Gap, Reaction,
-            SeenOnBus,
-        ]
-        .get(usize::from(n))
-        .copied()
+        Self::ALL.get(usize::from(n)).map(|(kind, _)| *kind)
     }
 
     /// The name in the call `entries` and in exports.
     pub fn name(self) -> &'static str {
-        match self {
-            Kind::Event => "event",
-            Kind::JobNew => "new",
-            Kind::Return => "return",
-            Kind::Load => "load",
-            Kind::ReturnLoad => "return_load",
-            Kind::Minions => "minions",
-            Kind::Endtime => "endtime",
-            Kind::NoCache => "nocache",
-            Kind::Register => "register",
-            Kind::Gap => "gap",
-            Kind::Reaction => "reaction",
-            Kind::SeenOnBus => "seen_on_bus",
-        }
+        Self::ALL.get(self as usize).expect("every kind is listed").1
     }
 
     /// The kind with this name.
     pub fn named(name: &str) -> Option<Self> {
-        (0..Self::COUNT)
-            .filter_map(|n| Self::from_number(u8::try_from(n).ok()?))
-            .find(|kind| kind.name() == name)
+        Self::ALL.iter().find(|(_, known)| *known == name).map(|(kind, _)| *kind)
     }
 }
 
@@ -108,17 +101,23 @@ pub enum Source {
 }
 
 impl Source {
+    /// All sources in the order of their numbers, with their names in `events list`.
+    const ALL: [(Source, &'static str); 8] = [
+        (Source::Bus, "bus"),
+        (Source::EventReturn, "event_return"),
+        (Source::Returner, "returner"),
+        (Source::SpooledReturner, "returner (spooled)"),
+        (Source::SpooledEventReturn, "event_return (spooled)"),
+        (Source::Zeromq, "zeromq"),
+        (Source::SpilledBus, "bus (spilled)"),
+        (Source::Reactor, "reactor"),
+    ];
     /// Number of sources.
-    pub const COUNT: usize = 8;
+    pub const COUNT: usize = Self::ALL.len();
 
     /// The source with this number.
     pub fn from_number(n: u8) -> Option<Self> {
-        use Source::{
-            Bus, EventReturn, Reactor, Returner, SpilledBus, SpooledEventReturn, SpooledReturner, Zeromq,
-        };
-        [Bus, EventReturn, Returner, SpooledReturner, SpooledEventReturn, Zeromq, SpilledBus, Reactor]
-            .get(usize::from(n))
-            .copied()
+        Self::ALL.get(usize::from(n)).map(|(source, _)| *source)
     }
 
     /// Whether this is a returner call. Salt's master makes it only for a return with an authenticated sender, and a
@@ -139,16 +138,7 @@ impl Source {
 
     /// The name in `events list`.
     pub fn name(self) -> &'static str {
-        match self {
-            Source::Bus => "bus",
-            Source::EventReturn => "event_return",
-            Source::Returner => "returner",
-            Source::SpooledReturner => "returner (spooled)",
-            Source::SpooledEventReturn => "event_return (spooled)",
-            Source::Zeromq => "zeromq",
-            Source::SpilledBus => "bus (spilled)",
-            Source::Reactor => "reactor",
-        }
+        Self::ALL.get(self as usize).expect("every source is listed").1
     }
 }
 
@@ -223,7 +213,13 @@ pub struct Entry<'a> {
     pub body: &'a [u8],
 }
 
-impl Entry<'_> {
+impl<'a> Entry<'a> {
+    /// An entry without flags, tag and names.
+    pub fn new(kind: Kind, source: Source, at: Micros, body: &'a [u8]) -> Self {
+        let (flags, tag, jid, minion, fun, retcode) = (Flags::default(), &b""[..], "", "", "", 0);
+        Self { kind, source, flags, at, tag, jid, minion, fun, retcode, body }
+    }
+
     /// Bytes of tag and body.
     pub fn raw_len(&self) -> usize {
         self.tag.len() + self.body.len()
@@ -283,6 +279,14 @@ struct EntryMeta {
     fingerprints: Option<Fingerprints>,
 }
 
+impl EntryMeta {
+    fn new(entry: &Entry<'_>, spans: [Span; 5], fingerprints: Option<Fingerprints>) -> Self {
+        let Entry { kind, source, flags, at, retcode, .. } = *entry;
+        let [tag, jid, minion, fun, body] = spans;
+        Self { kind, source, flags, at, retcode, tag, jid, minion, fun, body, fingerprints }
+    }
+}
+
 /// Entries that are passed together, and their bytes.
 #[derive(Debug, Default)]
 pub struct Batch {
@@ -316,20 +320,7 @@ impl Batch {
                 .or_else(|| Span::within(name.as_bytes(), entry.body, body.from as usize))
                 .unwrap_or_else(|| keep(name.as_bytes()))
         });
-        let Entry { kind, source, flags, at, retcode, .. } = *entry;
-        self.entries.push(EntryMeta {
-            kind,
-            source,
-            flags,
-            at,
-            retcode,
-            tag,
-            jid,
-            minion,
-            fun,
-            body,
-            fingerprints,
-        });
+        self.entries.push(EntryMeta::new(entry, [tag, jid, minion, fun, body], fingerprints));
     }
 
     /// The entries with their fingerprints, in order.
@@ -372,18 +363,10 @@ impl Batch {
             self.arena.get(from..from + span.len as usize).expect("a range of this batch")
         };
         let text = |span: Span| std::str::from_utf8(bytes(span)).expect("a name copied from text");
-        Entry {
-            kind: meta.kind,
-            source: meta.source,
-            flags: meta.flags,
-            at: meta.at,
-            retcode: meta.retcode,
-            tag: bytes(meta.tag),
-            jid: text(meta.jid),
-            minion: text(meta.minion),
-            fun: text(meta.fun),
-            body: bytes(meta.body),
-        }
+        let EntryMeta { kind, source, flags, at, retcode, .. } = *meta;
+        let (tag, body) = (bytes(meta.tag), bytes(meta.body));
+        let (jid, minion, fun) = (text(meta.jid), text(meta.minion), text(meta.fun));
+        Entry { kind, source, flags, at, tag, jid, minion, fun, retcode, body }
     }
 }
 
@@ -413,20 +396,7 @@ impl<'a> FrameBatch<'a> {
         };
         let (tag, body) = (keep(entry.tag), keep(entry.body));
         let [jid, minion, fun] = [entry.jid, entry.minion, entry.fun].map(|name| keep(name.as_bytes()));
-        let Entry { kind, source, flags, at, retcode, .. } = *entry;
-        self.entries.push(EntryMeta {
-            kind,
-            source,
-            flags,
-            at,
-            retcode,
-            tag,
-            jid,
-            minion,
-            fun,
-            body,
-            fingerprints,
-        });
+        self.entries.push(EntryMeta::new(entry, [tag, jid, minion, fun, body], fingerprints));
     }
 
     /// Number of entries.
@@ -518,7 +488,8 @@ mod tests {
     #[test]
     fn numbers_on_disk_map_back_to_their_variants() {
         for n in 0..=11 {
-            assert_eq!(Kind::from_number(n).map(|k| k as u8), Some(n));
+            let kind = Kind::from_number(n).unwrap();
+            assert_eq!((kind as u8, Kind::named(kind.name())), (n, Some(kind)));
         }
         assert_eq!(Kind::from_number(12), None);
         for n in 0..8 {

@@ -18,7 +18,7 @@
 //! 3: a frame is valid at one offset of one log of one store; the store id is in `FORMAT` and in the header of each log.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::Read as _;
+use std::io::{self, Read as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
@@ -38,21 +38,44 @@ pub fn class_dir(state_dir: &Path, class_name: &str) -> PathBuf {
     state_dir.join("log").join(class_name)
 }
 
+/// The entries of a directory, sorted; empty if it does not exist.
+pub fn list(path: &Path) -> Result<Vec<PathBuf>, StoreError> {
+    let items = match fs::read_dir(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        items => items.map_err(io_at("list", path))?,
+    };
+    let found: io::Result<Vec<PathBuf>> = items.map(|item| Ok(item?.path())).collect();
+    let mut found = found.map_err(io_at("list", path))?;
+    found.sort_unstable();
+    Ok(found)
+}
+
+/// The last component of a path; empty if it is not UTF-8.
+pub fn name_of(path: &Path) -> &str {
+    path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
+}
+
+/// The content of a file; `None` if it does not exist.
+pub fn read_if_exists(path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
+    match fs::read(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        read => read.map(Some).map_err(io_at("read", path)),
+    }
+}
+
+/// Removes a directory with its content, if it exists.
+pub fn remove_dir(fs: &dyn Fs, path: &Path) -> Result<(), StoreError> {
+    match fs.remove_dir_all(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed.map_err(io_at("remove", path)),
+    }
+}
+
 /// The names of all classes with a directory, sorted.
 pub fn class_names(state_dir: &Path) -> Result<Vec<String>, StoreError> {
-    let path = state_dir.join("log");
-    let items = match fs::read_dir(&path) {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        items => items.map_err(io_at("list", &path))?,
-    };
-    let mut names = Vec::new();
-    for item in items {
-        let item = item.map_err(io_at("list", &path))?;
-        let name = item.file_name().to_str().filter(|name| is_class_name(name)).map(str::to_owned);
-        names.extend(name.filter(|_| item.path().is_dir()));
-    }
-    names.sort_unstable();
-    Ok(names)
+    let mut dirs = list(&state_dir.join("log"))?;
+    dirs.retain(|path| is_class_name(name_of(path)) && path.is_dir());
+    Ok(dirs.iter().map(|path| name_of(path).to_owned()).collect())
 }
 
 /// The name of a segment's directory.
@@ -84,13 +107,13 @@ pub fn make_dir(fs: &dyn Fs, path: &Path) -> Result<(), StoreError> {
             make_dir(fs, parent)?;
         }
         match fs.make_dir(path) {
-            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
             made => made.map_err(io_at("create the directory", path)),
         }?;
     }
     match fs.sync_dir(parent) {
         // An ancestor of the state directory that belongs to another user.
-        Err(e) if was_there && e.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
+        Err(e) if was_there && e.kind() == io::ErrorKind::PermissionDenied => Ok(()),
         synced => synced.map_err(io_at("sync the directory", parent)),
     }
 }
@@ -168,7 +191,7 @@ pub fn read_format(text: &str) -> Result<u64, String> {
 pub fn check_version(fs: &dyn Fs, state_dir: &Path) -> Result<u64, StoreError> {
     let path = state_dir.join("FORMAT");
     let text = match fs::read_to_string(&path) {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
             if state_dir.join("log").exists() {
                 return Err(unknown_version(state_dir, "unknown (the file FORMAT is missing)".to_owned()));
             }
@@ -176,7 +199,7 @@ pub fn check_version(fs: &dyn Fs, state_dir: &Path) -> Result<u64, StoreError> {
             fs.write_whole(&path, format_text(store_id).as_bytes()).map_err(io_at("write", &path))?;
             return Ok(store_id);
         }
-        Err(e) if e.kind() == std::io::ErrorKind::InvalidData => String::new(),
+        Err(e) if e.kind() == io::ErrorKind::InvalidData => String::new(),
         read => read.map_err(io_at("read", &path))?,
     };
     read_format(&text).map_err(|found| unknown_version(state_dir, found))

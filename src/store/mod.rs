@@ -15,6 +15,7 @@
 //! log              file, frame       log file: header, frames with checksums
 //!                  block, column     columnar blocks of entries;  builder: their construction
 //!                  walk, recovery    scan of a log, tolerant of damage;  recovery at start
+//!                  writer            a new log of existing entries
 //! write            appender          ordering and packing: group commit
 //!                  dedupe, refill    deduplication across sources;  its state after a start
 //!                  seqno             allocation of sequence numbers
@@ -74,9 +75,7 @@ use vfs::Fs;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::limits::{
-    DEDUPE_WINDOW, INTAKE_BATCHES, NUMBERS_AHEAD, SEALS_WAITING, SEGMENT_BYTES, SEGMENT_ENTRIES_MAX,
-};
+use crate::limits::{DEDUPE_WINDOW, NUMBERS_AHEAD, SEALS_WAITING, SEGMENT_BYTES, SEGMENT_ENTRIES_MAX};
 use crate::metrics::Metrics;
 use crate::model::{Durability, SeqNo};
 use index::SegmentMetadata;
@@ -136,7 +135,7 @@ pub struct Options {
 
 /// A handle for reading; clones share the store.
 #[derive(Debug, Clone)]
-pub struct Store(Arc<Shared>);
+pub struct Store(Arc<StoreInner>);
 
 /// An open store: handles for readers and writers, and the loops of its threads.
 pub struct Opened {
@@ -172,14 +171,14 @@ impl Opened {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct StoreInner {
     fs: Arc<dyn Fs>,
     dir: PathBuf,
     clock: Clock,
     /// Set once all segments are known.
     age_clock: OnceLock<retain::age_clock::AgeClock>,
     metrics: Arc<Metrics>,
-    state: RwLock<Arc<index::state::State>>,
+    state: RwLock<Arc<index::state::StateDatabase>>,
     classes: Classes,
     /// A random number, part of every frame's checksum.
     store_id: u64,
@@ -207,7 +206,7 @@ struct Shared {
     _lock: format::Lock,
 }
 
-impl Shared {
+impl StoreInner {
     fn segments(&self, class: Class) -> Vec<Arc<segment::Segment>> {
         let list = self.segments.get(class.index());
         list.map_or(Vec::new(), |list| list.read().clone())
@@ -272,7 +271,7 @@ impl Store {
         }
         let classes = all_classes(dir, &options.classes)?;
         let written = classes.all().map(|_| AtomicU64::new(0)).collect();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(StoreInner {
             fs: fs.clone(),
             dir: dir.clone(),
             clock: options.clock.clone(),
@@ -304,7 +303,7 @@ impl Store {
         });
         let mut known: HashMap<(String, SeqNo), SegmentMetadata> = HashMap::new();
         let state = shared.state();
-        for (name, first_seq, metadata) in shared.with_state(index::state::State::segments)? {
+        for (name, first_seq, metadata) in shared.with_state(index::state::StateDatabase::segments)? {
             known.insert((name, first_seq), metadata);
         }
         let mut backlog = Vec::new();
@@ -360,9 +359,7 @@ impl Store {
                     continue;
                 }
                 log::recovery::make_durable(&segment, &walked, Some(first_seq) == newest, &options.metrics)?;
-                let is_empty =
-                    segment::memory_totals(&segment.index()).is_none_or(|totals| totals.entries == 0);
-                if Some(first_seq) == newest && is_empty {
+                if Some(first_seq) == newest && segment.totals().entries == 0 {
                     // Keep it as the active segment of the class if that is configured again.
                     continue;
                 }
@@ -418,36 +415,19 @@ impl Store {
         let mut classifier = write::class::Classifier::new(&shared.classes);
         write::refill::refill(&shared, options.limits.dedupe_window, &mut dedupe, &mut classifier);
         let packer = log::builder::Packer::new().map_err(error::io_at("start zstd for", dir))?;
-        let (submissions_tx, submissions) = bounded(INTAKE_BATCHES);
         let (seals_tx, seals) = bounded(SEALS_WAITING);
-        let (commits_tx, commits) = bounded(1);
-        let (idles_tx, idles) = bounded(2);
-        let intake = Intake { submissions: submissions_tx, bytes: Arc::default() };
-        let on_disk = shared.classes.configured().map(|_| SeqNo::default()).collect();
-        let commit_state =
-            write::committer::CommitState { on_disk, ..write::committer::CommitState::default() };
-        let commit_state = Arc::new(Mutex::new(commit_state));
         let writer = write::committer::SegmentWriter {
             shared: shared.clone(),
-            commit_state: commit_state.clone(),
             seals: seals_tx,
             active,
             broken: Vec::new(),
             limits: options.limits,
+            on_disk: shared.classes.configured().map(|_| SeqNo::default()).collect(),
             unsynced_since: None,
             in_use: false,
         };
-        let writer = Arc::new(Mutex::new(writer));
-        let ends = write::appender::Ends {
-            intake: submissions,
-            intake_bytes: intake.bytes.clone(),
-            commits: commits_tx,
-            idles,
-            commit_state: commit_state.clone(),
-            writer: writer.clone(),
-        };
-        let appender = Appender::new(shared.clone(), ends, dedupe, classifier, packer, seqnos);
-        let committer = Committer { commits, idles: idles_tx, writer };
+        let (intake, appender, committer) =
+            Appender::new(shared.clone(), writer, dedupe, classifier, packer, seqnos);
         let sealer = Sealer { shared: shared.clone(), seals, backlog };
         let retainer = Retainer { shared: shared.clone() };
         Ok(Opened { store: Store(shared), intake, appender, committer, sealer, retainer })
@@ -491,22 +471,20 @@ fn segments_on_disk(
     format::make_dir(fs, &class_dir)?;
     segment::rewrite::recover(fs, &class_dir)?;
     let mut found = Vec::new();
-    for item in std::fs::read_dir(&class_dir).map_err(error::io_at("list", &class_dir))? {
-        let item = item.map_err(error::io_at("list", &class_dir))?;
-        let (name, path) = (item.file_name(), item.path());
-        if name.to_str().is_some_and(|name| name.ends_with(format::NEW)) {
+    for path in format::list(&class_dir)? {
+        let name = format::name_of(&path);
+        if name.ends_with(format::NEW) {
             // Left by a crash during the creation of a segment; it is empty.
             fs.remove_dir_all(&path).map_err(error::io_at("remove", &path))?;
             continue;
         }
-        let Some(seq) = name.to_str().and_then(format::segment_seq) else { continue };
+        let Some(seq) = format::segment_seq(name) else { continue };
         if path.join("log").is_file() {
             found.push(seq);
         } else {
             missing(seq);
         }
     }
-    found.sort_unstable();
     Ok(found)
 }
 

@@ -3,21 +3,46 @@
 use std::path::PathBuf;
 
 use saltcellar::reactor::conformance::{ConformanceOptions, run};
+use saltcellar::reactor::{Client, Helper, HelperOptions, Salt as _, Signature};
+use serde_json::Value as Json;
+
+fn data() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data")
+}
+
+fn recorded_signatures() -> Json {
+    serde_json::from_str(&std::fs::read_to_string(data().join("signatures.json")).unwrap()).unwrap()
+}
+
+fn salt_python() -> Option<PathBuf> {
+    std::env::var_os("SALTCELLAR_SALT_PYTHON").map(PathBuf::from)
+}
+
+/// Runs only with `SALTCELLAR_SALT_PYTHON`, as in `make test-sls`.
+#[test]
+fn recorded_signatures_are_those_of_salt() {
+    let Some(python) = salt_python() else { return println!("skipped: SALTCELLAR_SALT_PYTHON is not set") };
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("master"), format!("root_dir: {}\n", dir.path().display())).unwrap();
+    let helper = Helper::new(HelperOptions::new(&python, dir.path().join("master")));
+    let recorded = recorded_signatures();
+    for client in [Client::Runner, Client::Wheel] {
+        for (fun, signature) in recorded[client.name()].as_object().unwrap() {
+            let of_salt = helper.signature(client, fun).unwrap();
+            assert_eq!(of_salt, Signature::from_json(signature), "{} {fun}", client.name());
+        }
+    }
+}
 
 /// The cases of the project, and those of the directories that `REACTOR_CASES` names (colons between). Cases that need Salt's own
 /// Python count only if `SALTCELLAR_SALT_PYTHON` names one, as `make test-sls` does.
 #[test]
 fn every_case_matches_salt() {
-    let data = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data");
-    let mut dirs = vec![data.join("reactor-cases"), data.join("reactor-cases-own")];
+    let mut dirs = vec![data().join("reactor-cases"), data().join("reactor-cases-own")];
     if let Ok(more) = std::env::var("REACTOR_CASES") {
         dirs.extend(more.split(':').filter(|dir| !dir.is_empty()).map(PathBuf::from));
     }
-    let signatures = std::fs::read_to_string(data.join("signatures.json")).unwrap();
-    let options = ConformanceOptions {
-        salt_python: std::env::var_os("SALTCELLAR_SALT_PYTHON").map(PathBuf::from),
-        signatures: serde_json::from_str(&signatures).unwrap(),
-    };
+    let options = ConformanceOptions { salt_python: salt_python(), signatures: recorded_signatures() };
     let report = run(&dirs, &options, |result| {
         if !result.passed() {
             println!("{result}");

@@ -369,14 +369,15 @@ impl Salt for CaseSalt {
     }
 
     fn signature(&self, client: Client, fun: &str) -> Result<Option<Signature>, SaltError> {
-        if let Some(helper) = &self.helper {
-            return helper.signature(client, fun);
-        }
         let recorded = self.signatures.get(client.name()).and_then(|functions| functions.get(fun));
-        if recorded.is_none() {
-            self.wanted.get_or_init(|| format!("the signature of {} {fun}", client.name()));
+        match (recorded, &self.helper) {
+            (Some(recorded), _) => Ok(Signature::from_json(recorded)),
+            (None, Some(helper)) => helper.signature(client, fun),
+            (None, None) => {
+                self.wanted.get_or_init(|| format!("the signature of {} {fun}", client.name()));
+                Ok(None)
+            }
         }
-        Ok(recorded.and_then(Signature::from_json))
     }
 
     fn grains(&self) -> Result<Option<Value>, SaltError> {

@@ -20,7 +20,8 @@ pub use self::check::check_case;
 pub struct ConformanceOptions {
     /// A Python with Salt, for cases that require it.
     pub salt_python: Option<PathBuf>,
-    /// Signatures recorded with Salt, for a run without Python: `{"runner": {function: signature}, "wheel": {..}}`.
+    /// Signatures recorded with Salt: `{"runner": {function: signature}, "wheel": {..}}`. Python is asked for others only: its start
+    /// takes longer than a case.
     pub signatures: Json,
 }
 

@@ -23,7 +23,7 @@ pub struct Signature {
 
 impl Signature {
     /// Parses `{"name": .., "required": [..], "optional": [[name, default], ..], "any_keyword": ..}`; `None` if malformed.
-    pub(in crate::reactor) fn from_json(json: &Json) -> Option<Self> {
+    pub fn from_json(json: &Json) -> Option<Self> {
         let text = |json: &Json| json.as_str().map(str::to_owned);
         let optional = |pair: &Json| Some((text(pair.get(0)?)?, decode(pair.get(1)?)));
         Some(Self {

@@ -21,7 +21,7 @@
 use std::io;
 
 use crate::model::{FastMap, JidKey};
-use crate::store::index::page::code::{Reader, put, put_bytes, put_signed};
+use crate::store::index::page::code::{FieldReader, put, put_bytes, put_signed};
 use crate::store::read::job_summary::JobSummary;
 
 const RANK: u8 = 7;
@@ -30,7 +30,7 @@ const HAS_END: u8 = 16;
 
 /// A job in a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Record<'a> {
+pub struct JobRecord<'a> {
     /// Key of the jid.
     pub key: JidKey,
     /// The jid, if it has no time.
@@ -55,7 +55,7 @@ pub struct Record<'a> {
     pub first: u32,
 }
 
-impl Record<'_> {
+impl JobRecord<'_> {
     /// The job summary; `None` if malformed.
     pub fn row(&self) -> Option<JobSummary> {
         let jid = match self.key.text() {
@@ -89,7 +89,7 @@ struct Before {
 }
 
 impl Before {
-    fn after(record: &Record<'_>, before: Before) -> Self {
+    fn after(record: &JobRecord<'_>, before: Before) -> Self {
         let load_seq = if record.rank > 0 { record.load_seq } else { before.load_seq };
         Self { key: halves(record.key).0, first_at: record.first_at, load_seq, first: record.first }
     }
@@ -113,7 +113,7 @@ impl Encoder {
     pub fn push(
         &mut self,
         out: &mut Vec<u8>,
-        record: &Record<'_>,
+        record: &JobRecord<'_>,
         load: u32,
         rest: impl Iterator<Item = u32>,
     ) -> io::Result<()> {
@@ -165,7 +165,7 @@ impl Encoder {
 /// Decodes the records of one page.
 #[derive(Debug)]
 pub struct Decoder<'a> {
-    reader: Reader<'a>,
+    reader: FieldReader<'a>,
     before: Before,
     loads: Vec<&'a [u8]>,
 }
@@ -173,11 +173,11 @@ pub struct Decoder<'a> {
 impl<'a> Decoder<'a> {
     /// Starts with the first record.
     pub fn new(page: &'a [u8]) -> Self {
-        Self { reader: Reader(page), before: Before::default(), loads: Vec::new() }
+        Self { reader: FieldReader(page), before: Before::default(), loads: Vec::new() }
     }
 
     /// The next record, with its entries if `wanted` selects its key. The outer `None` means that the page is malformed.
-    pub fn next(&mut self, wanted: impl Fn(JidKey) -> bool) -> Option<Option<(Record<'a>, Vec<u32>)>> {
+    pub fn next(&mut self, wanted: impl Fn(JidKey) -> bool) -> Option<Option<(JobRecord<'a>, Vec<u32>)>> {
         let r = &mut self.reader;
         if r.is_empty() {
             return Some(None);
@@ -220,8 +220,19 @@ impl<'a> Decoder<'a> {
             }
         }
         let nocache = flags & NO_CACHE != 0;
-        let record =
-            Record { key, text, rank, load, load_seq, first_at, nocache, endtime_seq, endtime, count, first };
+        let record = JobRecord {
+            key,
+            text,
+            rank,
+            load,
+            load_seq,
+            first_at,
+            nocache,
+            endtime_seq,
+            endtime,
+            count,
+            first,
+        };
         self.before = Before::after(&record, self.before);
         Some(Some((record, numbers)))
     }
@@ -251,7 +262,7 @@ mod tests {
                     numbers.push(numbers.last().map_or(*gap, |last| last + 1 + gap));
                 }
                 let ranked = *rank > 0;
-                let record = Record {
+                let record = JobRecord {
                     key, text: if key.time().is_none() { b"free" } else { b"" }, rank: *rank,
                     load: if ranked { loads[*load as usize] } else { b"" }, load_seq: if ranked { *n } else { 0 },
                     first_at: *first_at, nocache: *nocache, endtime_seq: end.len() as u64, endtime: end.as_bytes(),

@@ -18,17 +18,16 @@
 //! ```
 
 use super::super::error::StoreError;
+use super::newness;
 use super::page::{PageWriter, Pages};
-use super::{Latest, newness};
 use crate::clock::Micros;
 use crate::model::{JidKey, SeqNo};
-use crate::store::index::memory::LatestRow;
-use crate::store::index::page::code::{Reader, put, put_bytes, put_signed};
+use crate::store::index::page::code::{FieldReader, put, put_bytes, put_signed};
 
 /// Prefix of a function whose return is known only from a bus.
 pub const BUS_ONLY: char = '\0';
 
-/// An owned [`LatestRow`].
+/// The latest job of a function on a minion.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LatestJob {
     /// Function; empty for several.
@@ -42,11 +41,6 @@ pub struct LatestJob {
 }
 
 impl LatestJob {
-    /// Borrows the row.
-    pub fn row(&self) -> LatestRow<'_> {
-        LatestRow { fun: &self.fun, minion: &self.minion, seq: self.seq, jid: self.jid.clone() }
-    }
-
     /// See [`super::newness`].
     pub fn newness(&self) -> (Option<JidKey>, SeqNo) {
         newness(JidKey::of(&self.jid), self.seq)
@@ -55,12 +49,6 @@ impl LatestJob {
     /// Function and minion.
     pub fn pair(&self) -> (&[u8], &[u8]) {
         (&self.fun, &self.minion)
-    }
-}
-
-impl From<&LatestRow<'_>> for LatestJob {
-    fn from(row: &LatestRow<'_>) -> Self {
-        Self { fun: row.fun.to_vec(), minion: row.minion.to_vec(), seq: row.seq, jid: row.jid.clone() }
     }
 }
 
@@ -74,15 +62,15 @@ struct Before {
 }
 
 impl Before {
-    fn write(&mut self, out: &mut Vec<u8>, row: &LatestRow<'_>) {
-        if self.fun.as_deref() == Some(row.fun) {
+    fn write(&mut self, out: &mut Vec<u8>, row: &LatestJob) {
+        if self.fun.as_ref() == Some(&row.fun) {
             put(out, 0);
         } else {
             put(out, 1);
-            put_bytes(out, row.fun);
-            self.fun = Some(row.fun.to_vec());
+            put_bytes(out, &row.fun);
+            self.fun = Some(row.fun.clone());
         }
-        let shared = self.minion.iter().zip(row.minion).take_while(|(a, b)| a == b).count();
+        let shared = self.minion.iter().zip(&row.minion).take_while(|(a, b)| a == b).count();
         put(out, shared as u64);
         let (_, own) = row.minion.split_at(shared);
         put_bytes(out, own);
@@ -104,7 +92,7 @@ impl Before {
         }
     }
 
-    fn read(&mut self, r: &mut Reader<'_>) -> Option<LatestJob> {
+    fn read(&mut self, r: &mut FieldReader<'_>) -> Option<LatestJob> {
         if r.number()? == 1 {
             self.fun = Some(r.bytes()?.to_vec());
         }
@@ -126,31 +114,20 @@ impl Before {
 }
 
 /// Writes rows, sorted, into pages.
-pub fn write(writer: &mut PageWriter, rows: &[LatestRow<'_>]) -> std::io::Result<()> {
-    let mut page = 0_u32;
-    let number = |_| {
-        page += 1;
-        (page - 1).to_be_bytes().to_vec()
-    };
-    writer.fill(rows.len(), number, |from, max, out| {
-        let mut before = Before::default();
-        let mut n = from;
-        while let Some(row) = rows.get(n) {
-            let len = out.len();
-            before.write(out, row);
-            if out.len() > max && n > from {
-                out.truncate(len);
-                break;
-            }
-            n += 1;
+pub fn write(writer: &mut PageWriter, rows: &[LatestJob]) -> std::io::Result<()> {
+    let mut before = Before::default();
+    writer.fill_numbered(rows.len(), |n, is_first, out| {
+        if is_first {
+            before = Before::default();
         }
-        Ok(n)
+        before.write(out, rows.get(n).expect("a record of the list"));
+        Ok(())
     })
 }
 
 /// Reads the rows of a page; `None` if malformed.
 pub fn read(page: &[u8]) -> Option<Vec<LatestJob>> {
-    let (mut reader, mut before, mut rows) = (Reader(page), Before::default(), Vec::new());
+    let (mut reader, mut before, mut rows) = (FieldReader(page), Before::default(), Vec::new());
     while !reader.is_empty() {
         rows.push(before.read(&mut reader)?);
     }
@@ -166,8 +143,8 @@ pub fn all(pages: &Pages) -> Result<Vec<LatestJob>, StoreError> {
     Ok(rows)
 }
 
-/// The minions of a function and their latest jobs.
-pub fn of_function(pages: &Pages, fun: &str) -> Result<Vec<(String, Latest)>, StoreError> {
+/// The rows of a function.
+pub fn of_function(pages: &Pages, fun: &str) -> Result<Vec<LatestJob>, StoreError> {
     let mut found = Vec::new();
     let mut number = first_page_of(pages, fun.as_bytes())?;
     while let Some(page) = pages.get(&number.to_be_bytes())? {
@@ -175,10 +152,8 @@ pub fn of_function(pages: &Pages, fun: &str) -> Result<Vec<(String, Latest)>, St
             if row.fun.as_slice() > fun.as_bytes() {
                 return Ok(found);
             }
-            if row.fun == fun.as_bytes()
-                && let Ok(minion) = String::from_utf8(row.minion)
-            {
-                found.push((minion, Latest { seq: row.seq, jid: row.jid }));
+            if row.fun == fun.as_bytes() {
+                found.push(row);
             }
         }
         number += 1;
@@ -195,7 +170,7 @@ fn first_page_of(pages: &Pages, fun: &[u8]) -> Result<u32, StoreError> {
     while high - low > 1 {
         let middle = low.midpoint(high);
         let page = pages.get(&middle.to_be_bytes())?.ok_or_else(|| pages.broken())?;
-        let first = Before::default().read(&mut Reader(&page)).ok_or_else(|| pages.broken())?;
+        let first = Before::default().read(&mut FieldReader(&page)).ok_or_else(|| pages.broken())?;
         if first.fun.as_slice() < fun {
             low = middle;
         } else {
@@ -224,7 +199,7 @@ mod tests {
                     _ => format!("free {m}"),
                 };
                 let seq = SeqNo((m * 7 % 1000) as u64);
-                rows.push(LatestRow { fun: fun.as_bytes(), minion: minion.as_bytes(), seq, jid });
+                rows.push(LatestJob { fun: (*fun).into(), minion: minion.clone().into(), seq, jid });
             }
         }
         rows.sort_unstable();
@@ -233,19 +208,11 @@ mod tests {
         let mut writer = PageWriter::new().unwrap();
         write(&mut writer, &rows).unwrap();
         let pages = Pages(CheckedTree::open(&db, dir.path(), "t").unwrap());
-        pages.0.fill(writer.rows()).unwrap();
+        pages.0.put(writer.rows(), 0).unwrap();
         assert!(pages.all().unwrap().len() > 5);
-        assert_eq!(all(&pages).unwrap(), rows.iter().map(LatestJob::from).collect::<Vec<_>>());
+        assert_eq!(all(&pages).unwrap(), rows);
         for fun in funs {
-            let expected = rows.iter().filter(|row| row.fun == fun.as_bytes());
-            let expected: Vec<_> = expected
-                .map(|row| {
-                    (
-                        String::from_utf8(row.minion.to_vec()).unwrap(),
-                        Latest { seq: row.seq, jid: row.jid.clone() },
-                    )
-                })
-                .collect();
+            let expected: Vec<_> = rows.iter().filter(|row| row.fun == fun.as_bytes()).cloned().collect();
             assert_eq!(of_function(&pages, fun).unwrap(), expected, "{fun}");
         }
         assert!(of_function(&pages, "other").unwrap().is_empty());

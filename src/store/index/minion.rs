@@ -16,7 +16,7 @@ use std::io;
 
 use super::super::error::StoreError;
 use super::page::{PageWriter, Pages};
-use crate::store::index::page::code::{Reader, put, put_bytes};
+use crate::store::index::page::code::{FieldReader, put, put_bytes};
 
 const LISTED: u8 = 0;
 const BITS: u8 = 1;
@@ -55,7 +55,7 @@ fn write_record(out: &mut Vec<u8>, before: &[u8], minion: &[u8], blocks: &[u32])
 }
 
 /// Reads a record; `minion` has the previous name and receives this one. `None` if malformed.
-pub fn read_record(r: &mut Reader<'_>, minion: &mut Vec<u8>) -> Option<Vec<u32>> {
+pub fn read_record(r: &mut FieldReader<'_>, minion: &mut Vec<u8>) -> Option<Vec<u32>> {
     let shared = usize::try_from(r.number()?).ok()?;
     minion.get(..shared)?;
     minion.truncate(shared);
@@ -86,25 +86,12 @@ pub fn read_record(r: &mut Reader<'_>, minion: &mut Vec<u8>) -> Option<Vec<u32>>
 
 /// Writes minions, sorted, with their blocks, sorted, into pages.
 pub fn write(writer: &mut PageWriter, minions: &[(&[u8], Vec<u32>)]) -> std::io::Result<()> {
-    let mut page = 0_u32;
-    let number = |_| {
-        page += 1;
-        (page - 1).to_be_bytes().to_vec()
-    };
-    writer.fill(minions.len(), number, |from, max, out| {
-        let mut before: &[u8] = &[];
-        let mut n = from;
-        while let Some((minion, blocks)) = minions.get(n) {
-            let len = out.len();
-            write_record(out, before, minion, blocks)?;
-            if out.len() > max && n > from {
-                out.truncate(len);
-                break;
-            }
-            before = minion;
-            n += 1;
-        }
-        Ok(n)
+    let mut before: &[u8] = &[];
+    writer.fill_numbered(minions.len(), |n, is_first, out| {
+        let (minion, blocks) = minions.get(n).expect("a record of the list");
+        write_record(out, if is_first { b"" } else { before }, minion, blocks)?;
+        before = minion;
+        Ok(())
     })
 }
 
@@ -116,7 +103,7 @@ pub fn blocks_with(
 ) -> Result<Vec<bool>, StoreError> {
     let mut found = vec![false; count];
     for page in pages.all()? {
-        let (mut reader, mut minion) = (Reader(&page), Vec::new());
+        let (mut reader, mut minion) = (FieldReader(&page), Vec::new());
         while !reader.is_empty() {
             let blocks = read_record(&mut reader, &mut minion).ok_or_else(|| pages.broken())?;
             if wanted(&minion) {
@@ -143,13 +130,13 @@ mod tests {
             let blocks: Vec<u32> = blocks.into_iter().collect();
             let (mut out, mut minion) = (Vec::new(), names.0.clone().into_bytes());
             write_record(&mut out, names.0.as_bytes(), names.1.as_bytes(), &blocks).unwrap();
-            prop_assert_eq!(read_record(&mut Reader(&out), &mut minion), Some(blocks));
+            prop_assert_eq!(read_record(&mut FieldReader(&out), &mut minion), Some(blocks));
             prop_assert_eq!(minion, names.1.into_bytes());
         }
 
         #[test]
         fn a_damaged_record_is_rejected_without_panic(bytes in any::<Vec<u8>>()) {
-            let _ = read_record(&mut Reader(&bytes), &mut b"web".to_vec());
+            let _ = read_record(&mut FieldReader(&bytes), &mut b"web".to_vec());
         }
     }
 
@@ -163,7 +150,7 @@ mod tests {
         let mut writer = PageWriter::new().unwrap();
         write(&mut writer, &minions).unwrap();
         let pages = Pages(CheckedTree::open(&db, dir.path(), "t").unwrap());
-        pages.0.fill(writer.rows()).unwrap();
+        pages.0.put(writer.rows(), 0).unwrap();
         let found = blocks_with(&pages, 400, |name| name == b"web0700" || name == b"web1999").unwrap();
         let numbers: Vec<usize> = (0..400).filter(|&n| found[n]).collect();
         assert_eq!(numbers, [100, 150, 285, 335]);

@@ -16,7 +16,7 @@ pub mod summary;
 pub mod tree;
 
 pub use latest::LatestJob;
-pub use memory::{LatestRow, MemIndex};
+pub use memory::MemIndex;
 pub use sealed::{Layout, SealedIndex};
 pub use segment_metadata::SegmentMetadata;
 pub use summary::{Blocks, TagTemplates};
@@ -33,28 +33,12 @@ pub struct EntryPosition {
     pub at: u16,
 }
 
-/// The latest job of a function on a minion, see [`newness`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Latest {
-    /// Sequence number of its return.
-    pub seq: SeqNo,
-    /// Job id.
-    pub jid: String,
-}
-
 /// Sort key of the returns of one function from one minion; the greatest belongs to the latest job.
 ///
 /// The start time in the jid decides, because jobs may be imported long after they ran. A jid without a time sorts before
 /// all others. Ties, such as returns of one job, are decided by the order in the log.
 pub fn newness(jid: JidKey, seq: SeqNo) -> (Option<JidKey>, SeqNo) {
     (jid.time().map(|_| jid), seq)
-}
-
-impl Latest {
-    /// See [`newness`].
-    pub fn newness(&self) -> (Option<JidKey>, SeqNo) {
-        newness(JidKey::of(&self.jid), self.seq)
-    }
 }
 
 /// Totals of a segment.

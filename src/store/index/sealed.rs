@@ -67,36 +67,21 @@ pub fn write(index: &MemIndex, layout: Option<&Layout>, dir: &Path) -> Result<Se
         let mut writer = PageWriter::new()?;
         let key_of_block =
             |n: usize| u32::try_from(n).expect("block numbers are 32 bits").to_be_bytes().to_vec();
-        writer.fill(blocks.metas().len(), key_of_block, |from, max, out| {
-            let mut n = from;
-            while n < blocks.metas().len() {
-                let len = out.len();
-                blocks.write(n, n.checked_sub(1).filter(|_| n > from), out);
-                if out.len() > max && n > from {
-                    out.truncate(len);
-                    break;
-                }
-                n += 1;
-            }
-            Ok(n)
+        writer.fill(blocks.metas().len(), key_of_block, |n, is_first, out| {
+            blocks.write(n, n.checked_sub(1).filter(|_| !is_first), out);
+            Ok(())
         })?;
         trees.push(("block", writer.rows()));
         writer.page(&ONLY, &index.templates().to_bytes())?;
         trees.push(("shape", writer.rows()));
         let key_of_job = |n: usize| jobs.key(n).expect("a job of the index").0.to_be_bytes().to_vec();
-        writer.fill(jobs.len(), key_of_job, |from, max, out| {
-            let mut encoder = Encoder::default();
-            let mut n = from;
-            while let Some((record, load, rest)) = jobs.get(n) {
-                let len = out.len();
-                encoder.push(out, &record, load, rest)?;
-                if out.len() > max && n > from {
-                    out.truncate(len);
-                    break;
-                }
-                n += 1;
+        let mut encoder = Encoder::default();
+        writer.fill(jobs.len(), key_of_job, |n, is_first, out| {
+            if is_first {
+                encoder = Encoder::default();
             }
-            Ok(n)
+            let (record, load, rest) = jobs.get(n).expect("a job of the index");
+            encoder.push(out, &record, load, rest)
         })?;
         trees.push(("job", writer.rows()));
         let mut minions = index.minions();
@@ -119,7 +104,7 @@ pub fn write(index: &MemIndex, layout: Option<&Layout>, dir: &Path) -> Result<Se
     };
     fill().map_err(pack)?;
     for (name, rows) in trees {
-        CheckedTree::open(&db, dir, name)?.fill(rows)?;
+        CheckedTree::open(&db, dir, name)?.put(rows, 0)?;
     }
     flush_and_sync(&db, dir)?;
     Ok(metadata)
@@ -187,7 +172,7 @@ impl SealedIndex {
     fn find<T>(
         &self,
         key: JidKey,
-        take: impl FnOnce(super::job::Record<'_>, Vec<u32>) -> T,
+        take: impl FnOnce(super::job::JobRecord<'_>, Vec<u32>) -> T,
     ) -> Result<Option<T>, StoreError> {
         let Some((_, page)) = self.job.of(&key.0.to_be_bytes())? else { return Ok(None) };
         let mut decoder = Decoder::new(&page);

@@ -19,7 +19,7 @@ use super::Totals;
 use crate::clock::Micros;
 use crate::limits::{JID_FILTER_BITS, JID_RUNS_MAX};
 use crate::model::{JidKey, SeqNo};
-use crate::store::index::page::code::{Reader, put, put_bytes, put_signed};
+use crate::store::index::page::code::{FieldReader, put, put_bytes, put_signed};
 
 /// Metadata of a segment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -100,7 +100,7 @@ impl SegmentMetadata {
 
     /// Decodes; `None` if malformed.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let mut r = Reader(bytes);
+        let mut r = FieldReader(bytes);
         let [entries, raw_bytes, log_bytes, jobs] = [r.number()?, r.number()?, r.number()?, r.number()?];
         let first_seq = SeqNo(r.number()?);
         let last_seq = SeqNo(first_seq.0.wrapping_add(r.number()?));

@@ -27,11 +27,11 @@ use crate::store::index::latest::{self, LatestJob};
 use crate::store::index::page::{PageWriter, Pages};
 use crate::store::index::tree::CheckedTree;
 use crate::store::index::tree::sled_guard::{flush_and_sync, guarded, open_or_copy};
-use crate::store::index::{Latest, LatestRow, SegmentMetadata, newness};
+use crate::store::index::{SegmentMetadata, newness};
 
 /// The state database.
 #[derive(Debug)]
-pub struct State {
+pub struct StateDatabase {
     dir: PathBuf,
     /// `None` after a failed attempt to reopen it.
     open: RwLock<Option<Database>>,
@@ -83,7 +83,7 @@ impl Database {
     }
 }
 
-impl State {
+impl StateDatabase {
     /// Opens or creates the database, and verifies its trees.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
         let open = RwLock::new(Some(Database::open(dir)?));
@@ -127,13 +127,13 @@ impl State {
     }
 
     /// Applies a finished segment. Durable on return. Rows of latest jobs in a dropped segment remain until
-    /// [`State::forget_latest`], whose caller finds their replacements.
+    /// [`StateDatabase::forget_latest`], whose caller finds their replacements.
     pub fn apply(
         &self,
         class_name: &str,
         segment: SeqNo,
         metadata: &SegmentMetadata,
-        fresh: &[LatestRow<'_>],
+        fresh: &[LatestJob],
     ) -> Result<(), StoreError> {
         self.with(true, |open| {
             let mark = self.take_latest(open, fresh, |_| true)?;
@@ -148,7 +148,7 @@ impl State {
     fn take_latest(
         &self,
         open: &Database,
-        fresh: &[LatestRow<'_>],
+        fresh: &[LatestJob],
         stays: impl Fn(SeqNo) -> bool,
     ) -> Result<u64, StoreError> {
         let _changing = self.changing.lock();
@@ -157,15 +157,20 @@ impl State {
         for LatestJob { fun, minion, seq, jid } in known.iter().filter(|row| stays(row.seq)) {
             rows.insert((fun, minion), (*seq, jid));
         }
-        for LatestRow { fun, minion, seq, jid } in fresh {
+        for LatestJob { fun, minion, seq, jid } in fresh {
             let row = rows.entry((fun, minion)).or_insert((*seq, jid));
             if row.0 != *seq && newness(JidKey::of(row.1), row.0) < newness(JidKey::of(jid), *seq) {
                 *row = (*seq, jid);
             }
         }
-        let rows: Vec<LatestRow<'_>> = rows
+        let rows: Vec<LatestJob> = rows
             .into_iter()
-            .map(|((fun, minion), (seq, jid))| LatestRow { fun, minion, seq, jid: jid.to_owned() })
+            .map(|((fun, minion), (seq, jid))| LatestJob {
+                fun: fun.into(),
+                minion: minion.into(),
+                seq,
+                jid: jid.into(),
+            })
             .collect();
         let mut writer = PageWriter::new().map_err(io_at("pack rows for", &self.dir))?;
         latest::write(&mut writer, &rows).map_err(io_at("pack rows for", &self.dir))?;
@@ -187,9 +192,8 @@ impl State {
     /// Removes the latest jobs in `gone` and inserts their replacements from `stay`. Durable on return.
     pub fn forget_latest(&self, gone: &[LatestJob], stay: &[LatestJob]) -> Result<(), StoreError> {
         let gone: HashSet<SeqNo> = gone.iter().map(|row| row.seq).collect();
-        let stay: Vec<LatestRow<'_>> = stay.iter().map(LatestJob::row).collect();
         self.with(true, |open| {
-            let mark = self.take_latest(open, &stay, |seq| !gone.contains(&seq))?;
+            let mark = self.take_latest(open, stay, |seq| !gone.contains(&seq))?;
             flush_and_sync(&open.db, &self.dir)?;
             open.segments.put([], mark)?;
             flush_and_sync(&open.db, &self.dir)
@@ -212,9 +216,9 @@ impl State {
         known.ok_or_else(|| segments.damaged("malformed row"))
     }
 
-    /// Per minion, the latest job of a function.
-    pub fn latest_of(&self, fun: &str) -> Result<BTreeMap<String, Latest>, StoreError> {
-        self.with(false, |open| Ok(latest::of_function(&open.latest, fun)?.into_iter().collect()))
+    /// The latest job of a function per minion.
+    pub fn latest_of(&self, fun: &str) -> Result<Vec<LatestJob>, StoreError> {
+        self.with(false, |open| latest::of_function(&open.latest, fun))
     }
 
     /// The latest jobs of all functions and minions.
@@ -231,21 +235,26 @@ fn segment_key(class_name: &str, segment: SeqNo) -> Vec<u8> {
 mod tests {
     use super::*;
 
+    fn job(minion: &str, seq: u64) -> LatestJob {
+        let (fun, minion) = (b"test.ping".to_vec(), minion.as_bytes().to_vec());
+        LatestJob { fun, minion, seq: SeqNo(seq), jid: seq.to_string() }
+    }
+
     /// A damaged sled file may yield an old version of a tree with a valid sum.
     #[test]
     fn latest_jobs_older_than_the_catalogue_are_detected() {
         let dir = tempfile::tempdir().unwrap();
-        let row =
-            |seq| LatestRow { fun: b"test.ping", minion: b"web1", seq: SeqNo(seq), jid: seq.to_string() };
-        let state = State::open(dir.path()).unwrap();
+        let row = |seq| job("web1", seq);
+        let state = StateDatabase::open(dir.path()).unwrap();
         state.apply("jobs", SeqNo(1), &SegmentMetadata::default(), &[row(1)]).unwrap();
-        let tree = |state: &State| state.open.read().as_ref().unwrap().db.open_tree("latest").unwrap();
+        let tree =
+            |state: &StateDatabase| state.open.read().as_ref().unwrap().db.open_tree("latest").unwrap();
         let old: Vec<_> = tree(&state).iter().map(Result::unwrap).collect();
         state.apply("jobs", SeqNo(9), &SegmentMetadata::default(), &[row(9)]).unwrap();
         drop(state);
 
-        let state = State::open(dir.path()).unwrap();
-        assert_eq!(state.latest_of("test.ping").unwrap()["web1"].seq, SeqNo(9));
+        let state = StateDatabase::open(dir.path()).unwrap();
+        assert_eq!(state.latest_of("test.ping").unwrap()[0].seq, SeqNo(9));
         let raw = tree(&state);
         raw.clear().unwrap();
         for (key, value) in old {
@@ -253,7 +262,7 @@ mod tests {
         }
         raw.flush().unwrap();
         drop((raw, state));
-        let error = State::open(dir.path()).unwrap_err().to_string();
+        let error = StateDatabase::open(dir.path()).unwrap_err().to_string();
         assert!(error.contains("older"), "{error}");
     }
 
@@ -261,12 +270,12 @@ mod tests {
     #[test]
     fn a_database_that_ran_out_of_space_is_reopened() {
         let dir = tempfile::tempdir().unwrap();
-        let state = State::open(dir.path()).unwrap();
+        let state = StateDatabase::open(dir.path()).unwrap();
         let refused =
             || StoreError::Io { action: "write", path: PathBuf::new(), why: rustix::io::Errno::NOSPC.into() };
         state.apply("jobs", SeqNo(1), &SegmentMetadata::default(), &[]).unwrap();
         assert!(state.with(true, |_| Err::<(), _>(refused())).unwrap_err().is_no_space());
-        let failed = |state: &State| !state.open.read().as_ref().unwrap().is_usable(true);
+        let failed = |state: &StateDatabase| !state.open.read().as_ref().unwrap().is_usable(true);
         assert!(failed(&state));
         assert_eq!(state.segments().unwrap().len(), 1);
         assert!(!failed(&state));
@@ -280,20 +289,13 @@ mod tests {
     #[test]
     fn an_older_job_replaces_a_dropped_latest_job() {
         let dir = tempfile::tempdir().unwrap();
-        let row = |minion: &str, seq| LatestJob {
-            fun: b"test.ping".to_vec(),
-            minion: minion.as_bytes().to_vec(),
-            seq: SeqNo(seq),
-            jid: seq.to_string(),
-        };
-        let state = State::open(dir.path()).unwrap();
-        let known = [row("web1", 5), row("web2", 6), row("web3", 17)];
-        let known: Vec<_> = known.iter().map(LatestJob::row).collect();
+        let state = StateDatabase::open(dir.path()).unwrap();
+        let known = [job("web1", 5), job("web2", 6), job("web3", 17)];
         state.apply("jobs", SeqNo(1), &SegmentMetadata::default(), &known).unwrap();
-        let gone = [row("web1", 5), row("web2", 6), row("web3", 7)];
-        state.forget_latest(&gone, &[row("web1", 2), row("web3", 3)]).unwrap();
+        let gone = [job("web1", 5), job("web2", 6), job("web3", 7)];
+        state.forget_latest(&gone, &[job("web1", 2), job("web3", 3)]).unwrap();
         let latest = state.latest_of("test.ping").unwrap();
-        let found: Vec<_> = latest.iter().map(|(minion, latest)| (minion.as_str(), latest.seq.0)).collect();
-        assert_eq!(found, [("web1", 2), ("web3", 17)]);
+        let found: Vec<_> = latest.iter().map(|row| (row.minion.as_slice(), row.seq.0)).collect();
+        assert_eq!(found, [(&b"web1"[..], 2), (b"web3", 17)]);
     }
 }

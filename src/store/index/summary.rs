@@ -21,7 +21,7 @@ use crate::clock::Micros;
 use crate::limits::{TAG_TEMPLATE_BYTES_MAX, TAG_TEMPLATES_MAX};
 use crate::model::SeqNo;
 use crate::store::index::memory::names::Names;
-use crate::store::index::page::code::{Reader, put, put_bytes, put_signed};
+use crate::store::index::page::code::{FieldReader, put, put_bytes, put_signed};
 use crate::store::log::file::{BlockMeta, FILE_HEADER_LEN};
 
 /// The bit of templates that are not listed.
@@ -71,7 +71,7 @@ impl TagTemplates {
 
     /// Decodes; `None` if malformed.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let mut reader = Reader(bytes);
+        let mut reader = FieldReader(bytes);
         let mut names = Names::default();
         while !reader.is_empty() {
             names.number(reader.bytes()?).ok()?;
@@ -163,7 +163,7 @@ impl Blocks {
 
     /// Appends the blocks of a page; `None` if malformed.
     pub fn read(&mut self, page: &[u8]) -> Option<()> {
-        let mut r = Reader(page);
+        let mut r = FieldReader(page);
         let (mut end, mut seq, mut at) = START;
         while !r.is_empty() {
             let offset = end.wrapping_add(r.signed()?.cast_unsigned());

@@ -55,18 +55,13 @@ fn feed(index: &mut MemIndex, blocks: &[Vec<Drawn>]) -> BTreeMap<JidKey, (JobSum
                 [Kind::Return, Kind::Load, Kind::Endtime, Kind::NoCache, Kind::Event][usize::from(kind) % 5];
             let (jid, minion, fun) = (jid(job), format!("web{}", minion % 300), format!("fun{}", fun % 9));
             let body = body(kind, &fun, at);
-            let (source, flags, arrived) = (Source::Bus, Flags::ON_BUS, Micros(seq.cast_signed()));
+            let arrived = Micros(seq.cast_signed());
             let entry = Entry {
-                kind,
-                source,
-                flags,
-                at: arrived,
-                tag: b"",
+                flags: Flags::ON_BUS,
                 jid: &jid,
                 minion: &minion,
                 fun: &fun,
-                retcode: 0,
-                body: &body,
+                ..Entry::new(kind, Source::Bus, arrived, &body)
             };
             index.add(at, SeqNo(seq), &entry, 7, || &body).unwrap();
             let (row, positions) = model.entry(JidKey::of(&jid)).or_insert_with(|| {
@@ -115,7 +110,7 @@ proptest! {
                 prop_assert_eq!(&open.rows_below(before, limit).unwrap(), &expected);
             }
         }
-        let latest: Vec<LatestJob> = index.latest().iter().map(LatestJob::from).collect();
+        let latest = index.latest();
         prop_assert_eq!(open.latest().unwrap(), latest);
         let wanted = |name: &[u8]| name.ends_with(b"7");
         prop_assert_eq!(open.blocks_with(wanted).unwrap(), index.blocks_with(wanted));
@@ -158,16 +153,11 @@ fn sled_stores_no_index_data_in_unsynced_files() {
             let kind = if at % 4 == 1 { Kind::Load } else { Kind::Return };
             let fun = noise(at, 50);
             let entry = Entry {
-                kind,
-                source,
                 flags,
-                at: Micros(0),
-                tag: b"",
                 jid: &jid,
                 minion: &minion,
                 fun: &fun,
-                retcode: 0,
-                body: &body,
+                ..Entry::new(kind, source, Micros(0), &body)
             };
             index.add(usize::try_from(at).unwrap(), SeqNo(seq), &entry, 1, || &body).unwrap();
         }
@@ -194,7 +184,7 @@ fn a_full_index_has_no_room_beyond_32_bits() {
 
 #[test]
 fn postings_that_do_not_ascend_are_rejected() {
-    let record = |count| super::job::Record {
+    let record = |count| super::job::JobRecord {
         key: JidKey::of("free"),
         text: b"free",
         rank: 0,
@@ -216,7 +206,7 @@ fn postings_that_do_not_ascend_are_rejected() {
     }
     assert!(
         super::job::Encoder::default()
-            .push(&mut Vec::new(), &super::job::Record { rank: 8, ..record(1) }, 0, std::iter::empty())
+            .push(&mut Vec::new(), &super::job::JobRecord { rank: 8, ..record(1) }, 0, std::iter::empty())
             .is_err()
     );
     for blocks in [vec![3, 3], vec![3, 2], vec![1, 5, 4]] {

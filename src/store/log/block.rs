@@ -19,7 +19,7 @@ use rkyv::{Archive, Serialize};
 use super::column::{ArchivedColumn, Column};
 use crate::clock::Micros;
 use crate::limits::{BLOCK_ENTRIES_MAX, BLOCK_RAW_BYTES, ENTRY_BYTES_MAX};
-use crate::model::{Flags, JidKey, JidSpeller, Kind, SeqNo, Source};
+use crate::model::{Entry, Flags, JidKey, JidSpeller, Kind, SeqNo, Source};
 
 /// Placeholder of the jid in a tag template.
 pub(in crate::store) const JID_PLACEHOLDER: u8 = 1;
@@ -269,6 +269,16 @@ impl<'a> Rows<'a> {
         self.block.retcode.get(i)
     }
 
+    /// The entry with its other fields; `tag`, `jid` and `body` are read by the caller, if needed.
+    pub fn entry<'b>(&self, i: usize, tag: &'b [u8], jid: &'b str, body: &'b [u8]) -> Entry<'b>
+    where
+        'a: 'b,
+    {
+        let (kind, source, flags, at) = (self.kind(i), self.source(i), self.flags(i), self.at(i));
+        let (minion, fun, retcode) = (self.minion(i), self.fun(i), self.retcode(i));
+        Entry { kind, source, flags, at, tag, jid, minion, fun, retcode, body }
+    }
+
     /// The jid's key.
     pub fn jid_key(&self, i: usize) -> Option<JidKey> {
         let at = self.block.jid.index(i).checked_sub(1)?;
@@ -432,7 +442,6 @@ impl<'a> Rows<'a> {
 mod tests {
     use super::super::builder::{BlockBuilder, Packer};
     use super::*;
-    use crate::model::Entry;
     use proptest::prelude::*;
 
     fn view(builder: &BlockBuilder) -> BlockView {
@@ -512,11 +521,7 @@ mod tests {
             for (i, e) in entries.iter().enumerate() {
                 prop_assert_eq!(rows.seq(i), seqs[i]);
                 let (tag, jid) = (rows.tag(i), rows.jid(i));
-                let back = Entry {
-                    kind: rows.kind(i), source: rows.source(i), flags: rows.flags(i), at: rows.at(i),
-                    tag: &tag, jid: &jid, minion: rows.minion(i), fun: rows.fun(i),
-                    retcode: rows.retcode(i), body: rows.body(i).unwrap(),
-                };
+                let back = rows.entry(i, &tag, &jid, rows.body(i).unwrap());
                 prop_assert_eq!(back, e.entry());
                 prop_assert_eq!(rows.jid_key(i), (!e.jid.is_empty()).then(|| JidKey::of(&e.jid)));
             }
@@ -601,16 +606,11 @@ mod tests {
             let tag = format!("salt/job/20261121030955505683/ret/web{i}");
             let minion = format!("web{i}");
             let entry = Entry {
-                kind: Kind::Return,
-                source: Source::Bus,
-                flags: Flags::ON_BUS,
-                at: Micros(1),
                 tag: tag.as_bytes(),
                 jid: "20261121030955505683",
                 minion: &minion,
                 fun: "test.ping",
-                retcode: 0,
-                body: b"\x80",
+                ..Entry::new(Kind::Return, Source::Bus, Micros(1), b"\x80")
             };
             builder.push(SeqNo(i + 1), &entry).unwrap();
         }

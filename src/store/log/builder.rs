@@ -9,6 +9,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::block::{CODEC_STORED, CODEC_ZSTD, FREE_JID, Head, JID_PLACEHOLDER, LITERAL, MINION_PLACEHOLDER};
 use super::column::Column;
+use super::file::BlockMeta;
+use super::frame::write_frame;
 use crate::clock::Micros;
 use crate::limits::{BLOCK_ENTRIES_MAX, BLOCK_RAW_BYTES, ZSTD_LEVEL};
 use crate::model::{Entry, FastMap, JidKey, SeqNo};
@@ -293,6 +295,19 @@ impl BlockBuilder {
         };
         let head = rkyv::to_bytes::<Error>(&head).map_err(|error| failed(error.to_string()))?;
         Ok(Packed { head, bodies })
+    }
+
+    /// Packs the block, appends its frame to `out` and clears the builder. The offset in the result is that in `out`; the frame is
+    /// invalid until [`super::frame::place_frame`] completes its header.
+    pub fn write(&mut self, packer: &mut Packer, out: &mut Vec<u8>) -> Result<BlockMeta, StoreError> {
+        let packed = self.finish(packer)?;
+        let (seqs, (at_min, at_max), offset) = (self.seqs(), self.times(), out.len() as u64);
+        let (len, head_len) = write_frame(out, &packed, seqs, self.len())?;
+        drop(packed);
+        let count = fits(self.len(), "a block has over 4 G entries")?;
+        self.clear();
+        let (first_seq, last_seq) = seqs;
+        Ok(BlockMeta { offset, len, head_len, count, first_seq, last_seq, at_min, at_max })
     }
 
     /// Empties the builder and keeps its buffers, except an oversized one for bodies.

@@ -219,21 +219,6 @@ pub fn place_frame(bytes: &mut [u8], id: LogId, position: Position) {
     put(bytes, CHECKED_LEN, &check.to_le_bytes());
 }
 
-/// [`write_frame`] and [`place_frame`] for a log that becomes visible only after a full sync.
-pub fn write_frame_at(
-    out: &mut Vec<u8>,
-    block: &Packed<'_>,
-    seqs: (SeqNo, SeqNo),
-    count: usize,
-    (id, offset): (LogId, u64),
-) -> Result<(u32, u32), StoreError> {
-    let begin = out.len();
-    let lens = write_frame(out, block, seqs, count)?;
-    let frame = out.get_mut(begin..).expect("a frame was appended");
-    place_frame(frame, id, Position::in_new_log(offset));
-    Ok(lens)
-}
-
 /// The header of a filler frame over `bytes` bytes from `offset`; `None` if the length is not a valid frame length.
 pub(in crate::store) fn filler(id: LogId, offset: u64, bytes: u64) -> Option<[u8; FRAME_HEADER_LEN]> {
     let rest = u32::try_from(bytes.checked_sub(FRAME_HEADER_LEN as u64)?).ok()?;

@@ -7,3 +7,4 @@ pub mod file;
 pub mod frame;
 pub(in crate::store) mod recovery;
 pub mod walk;
+pub(in crate::store) mod writer;

@@ -63,16 +63,9 @@ mod tests {
             (0..200_000_u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
         let mut builder = BlockBuilder::default();
         let entry = Entry {
-            kind: Kind::Event,
-            source: Source::Bus,
             flags: Flags::ON_BUS,
-            at: Micros(0),
             tag: b"x",
-            jid: "",
-            minion: "",
-            fun: "",
-            retcode: 0,
-            body: &noise,
+            ..Entry::new(Kind::Event, Source::Bus, Micros(0), &noise)
         };
         builder.push(SeqNo(1), &entry).unwrap();
         let mut packer = Packer::new().unwrap();

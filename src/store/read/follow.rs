@@ -7,21 +7,20 @@
 //!
 //! Each stored event that retention has not dropped is delivered once, in the order of sequence numbers across all classes.
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::clock::Micros;
-use crate::model::{Flags, Kind, SeqNo, Source};
+use crate::model::{Entry, Flags, Kind, SeqNo};
 use crate::store::error::StoreError;
 use crate::store::log::block::{BlockView, Rows};
 use crate::store::read::{StoredEntry, stored};
 use crate::store::segment::Segment;
 use crate::store::write::class::Class;
-use crate::store::{Shared, Store};
+use crate::store::{Store, StoreInner};
 
 /// Wakes followers when the durable position advances. Without waiting followers it costs one atomic load.
 #[derive(Debug, Default)]
@@ -59,22 +58,16 @@ impl DurableNotify {
 pub struct Followed<'a> {
     /// Sequence number.
     pub seq: SeqNo,
-    /// Kind.
-    pub kind: Kind,
-    /// Source.
-    pub source: Source,
-    /// Small metadata.
-    pub flags: Flags,
-    /// Time of arrival.
-    pub at: Micros,
-    /// Job id, or empty.
-    pub jid: &'a str,
-    /// Minion id, or empty.
-    pub minion: &'a str,
-    /// Tag.
-    pub tag: &'a [u8],
-    /// Body as received.
-    pub body: &'a [u8],
+    /// The event, with its body as received.
+    pub entry: Entry<'a>,
+}
+
+impl<'a> Deref for Followed<'a> {
+    type Target = Entry<'a>;
+
+    fn deref(&self) -> &Entry<'a> {
+        &self.entry
+    }
 }
 
 impl Store {
@@ -129,10 +122,7 @@ impl Store {
         let (seq, tag) = (rows.seq(row), rows.tag(row));
         match rows.body(row) {
             Ok(body) => {
-                let (kind, source, at) = (rows.kind(row), rows.source(row), rows.at(row));
-                let (jid, minion) = (rows.jid(row), rows.minion(row));
-                let flags = rows.flags(row);
-                take(Followed { seq, kind, source, flags, at, jid: &jid, minion, tag: &tag, body });
+                take(Followed { seq, entry: rows.entry(row, &tag, &rows.jid(row), body) });
                 tag.len() + body.len()
             }
             Err(what) => self.0.skip_unreadable(seq, &what),
@@ -207,7 +197,7 @@ impl Store {
     }
 }
 
-impl Shared {
+impl StoreInner {
     /// Counts an unreadable entry; returns its size, 0.
     fn skip_unreadable(&self, seq: SeqNo, what: &str) -> usize {
         self.metrics.frames_damaged.add(1);
@@ -239,7 +229,7 @@ enum Keep {
 
 /// An iterator over the selected entries of a class.
 struct Forwards<'a> {
-    shared: &'a Shared,
+    shared: &'a StoreInner,
     keep: Keep,
     wanted: &'a dyn Fn(Kind, Flags) -> bool,
     /// Segments to read, the next one last.
@@ -253,7 +243,7 @@ struct Forwards<'a> {
 
 impl<'a> Forwards<'a> {
     fn new(
-        shared: &'a Shared,
+        shared: &'a StoreInner,
         class: Class,
         from: SeqNo,
         keep: Keep,
@@ -292,7 +282,7 @@ impl<'a> Forwards<'a> {
             let Some((segment, blocks)) = &mut self.current else {
                 let Some(segment) = self.segments.pop() else { return Ok(None) };
                 let ready = self.shared.ready(&segment)?;
-                let metas = ready.blocks().map_or(&[][..], |blocks| blocks.metas());
+                let metas = ready.blocks().metas();
                 let count = |n: usize| u32::try_from(n).expect("the blocks of a segment have numbers");
                 let begin = count(metas.partition_point(|meta| meta.last_seq < from));
                 let blocks = begin..count(metas.len());

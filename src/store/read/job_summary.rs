@@ -6,7 +6,7 @@
 
 use crate::limits::ROW_VALUE_BYTES_MAX;
 use crate::model::{Entry, Kind, SeqNo};
-use crate::store::index::page::code::{Reader, put_bytes};
+use crate::store::index::page::code::{FieldReader, put_bytes};
 use crate::wire::msgpack;
 
 /// Summary of a job. Values from Salt are msgpack; empty for a key that the load lacks.
@@ -104,7 +104,6 @@ impl JobSummary {
 
     /// Sets the values of a load; values over `bytes_max` bytes are omitted.
     pub fn take_load(&mut self, load: &[u8], bytes_max: usize) {
-        self.abridged = false;
         let mut metadata = None;
         let mut deeper = None;
         let nothing: &[u8] = &[];
@@ -128,21 +127,19 @@ impl JobSummary {
                 .find_map(|a| msgpack::get(a, "metadata"))
         };
         let metadata = metadata.or(deeper).or_else(of_kwarg).unwrap_or_default();
-        for (to, from) in [
-            (&mut self.fun, fun),
-            (&mut self.user, user),
-            (&mut self.tgt, tgt),
-            (&mut self.tgt_type, tgt_type),
-            (&mut self.arg, arg),
-            (&mut self.metadata, metadata),
-        ] {
+        let values = [fun, user, tgt, tgt_type, arg, metadata];
+        self.abridged = values.iter().any(|value| value.len() > bytes_max);
+        for (to, from) in self.values_mut().into_iter().zip(values) {
             to.clear();
             if from.len() <= bytes_max {
                 to.extend_from_slice(from);
-            } else {
-                self.abridged = true;
             }
         }
+    }
+
+    /// The values of the load in the order on disk.
+    fn values_mut(&mut self) -> [&mut Vec<u8>; 6] {
+        [&mut self.fun, &mut self.user, &mut self.tgt, &mut self.tgt_type, &mut self.arg, &mut self.metadata]
     }
 
     /// Returns the merged summary of the same job from two segments.
@@ -179,16 +176,9 @@ impl JobSummary {
 
     /// Reads the values; `None` if malformed.
     pub fn read_values(&mut self, bytes: &[u8]) -> Option<()> {
-        let mut r = Reader(bytes);
+        let mut r = FieldReader(bytes);
         self.abridged = r.byte()? != 0;
-        for value in [
-            &mut self.fun,
-            &mut self.user,
-            &mut self.tgt,
-            &mut self.tgt_type,
-            &mut self.arg,
-            &mut self.metadata,
-        ] {
+        for value in self.values_mut() {
             *value = r.bytes()?.to_vec();
         }
         r.is_empty().then_some(())

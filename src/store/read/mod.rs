@@ -18,8 +18,8 @@ use std::sync::atomic::Ordering;
 use super::Store;
 use super::error::StoreError;
 use super::index::latest::BUS_ONLY;
-use super::index::{EntryPosition, Latest, LatestJob, Totals};
-use super::segment::{Segment, with_memory};
+use super::index::{EntryPosition, LatestJob, Totals};
+use super::segment::Segment;
 use crate::clock::Micros;
 use crate::model::{EventFilter, Flags, JidKey, Kind, SeqNo, Source};
 use crate::store::log::block;
@@ -303,34 +303,31 @@ impl Store {
     /// Upper bound of the number of jobs: a job with entries in several segments counts in each.
     pub fn jobs_at_most(&self) -> u64 {
         let of = |segment: &Arc<Segment>| {
-            with_memory(segment, |index| index.jobs_len() as u64)
-                .unwrap_or_else(|| segment.metadata().map_or(0, |metadata| metadata.jobs))
+            let in_memory = segment.memory().map(|index| index.jobs_len() as u64);
+            in_memory.unwrap_or_else(|| segment.metadata().map_or(0, |metadata| metadata.jobs))
         };
         self.0.all_segments().iter().map(of).sum()
     }
 
     /// Per minion, the latest job of a function whose return is known only from a bus: see [`Flags::UNCONFIRMED`].
-    pub fn latest_on_bus_only(&self, fun: &str) -> Result<BTreeMap<String, Latest>, StoreError> {
+    pub fn latest_on_bus_only(&self, fun: &str) -> Result<BTreeMap<String, LatestJob>, StoreError> {
         self.latest_of(&format!("{BUS_ONLY}{fun}"))
     }
 
     /// Per minion, the latest job of a function, by jid. Returns known only from a bus do not count.
-    pub fn latest_of(&self, fun: &str) -> Result<BTreeMap<String, Latest>, StoreError> {
+    pub fn latest_of(&self, fun: &str) -> Result<BTreeMap<String, LatestJob>, StoreError> {
         // Memory first: a segment sealed in between is then seen twice rather than missed.
         let mut fresh = Vec::new();
         for segment in self.0.all_segments() {
-            with_memory(&segment, |index| {
-                fresh.extend(index.latest_of(fun).iter().map(LatestJob::from));
-            });
+            fresh.extend(segment.memory().into_iter().flat_map(|index| index.latest_of(fun)));
         }
         let is_stored = self.0.stored_seqs();
-        let mut latest = self.0.with_state(|state| state.latest_of(fun))?;
-        latest.retain(|_, known| is_stored(known.seq));
-        for LatestJob { minion, seq, jid, .. } in fresh {
-            let Ok(minion) = String::from_utf8(minion) else { continue };
-            let job = Latest { seq, jid };
-            if latest.get(&minion).is_none_or(|known| known.newness() < job.newness()) {
-                latest.insert(minion, job);
+        let known = self.0.with_state(|state| state.latest_of(fun))?;
+        let mut latest: BTreeMap<String, LatestJob> = BTreeMap::new();
+        for row in known.into_iter().filter(|row| is_stored(row.seq)).chain(fresh) {
+            let Ok(minion) = String::from_utf8(row.minion.clone()) else { continue };
+            if latest.get(&minion).is_none_or(|known| known.newness() < row.newness()) {
+                latest.insert(minion, row);
             }
         }
         Ok(latest)
@@ -341,13 +338,11 @@ impl Store {
         let counts = |fun: &[u8]| !(confirmed_only && fun.first() == Some(&(BUS_ONLY as u8)));
         let mut minions = Vec::new();
         for segment in self.0.all_segments() {
-            with_memory(&segment, |index| {
-                let rows = index.latest().into_iter().filter(|row| counts(row.fun));
-                minions.extend(rows.map(|row| row.minion.to_vec()));
-            });
+            let rows = segment.memory().into_iter().flat_map(|index| index.latest());
+            minions.extend(rows.filter(|row| counts(&row.fun)).map(|row| row.minion));
         }
         let is_stored = self.0.stored_seqs();
-        let known = self.0.with_state(crate::store::index::state::State::latest)?;
+        let known = self.0.with_state(crate::store::index::state::StateDatabase::latest)?;
         let rows = known.into_iter().filter(|row| is_stored(row.seq) && counts(&row.fun));
         minions.extend(rows.map(|row| row.minion));
         minions.sort_unstable();
@@ -363,7 +358,7 @@ impl Store {
             .filter_map(|segment| Some((segment.register()?, segment)))
             .max_by_key(|(seq, _)| *seq);
         let Some((seq, segment)) = newest else { return Ok(None) };
-        let block = self.0.ready(segment)?.blocks().and_then(|blocks| blocks.block_of(seq));
+        let block = self.0.ready(segment)?.blocks().block_of(seq);
         let Some(block) = block else { return Ok(None) };
         let Some(view) = self.0.block(segment, block)? else { return Ok(None) };
         let rows = view.rows();

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::pattern::{Need, TagCondition, condition};
 use crate::clock::Micros;
 use crate::model::{EventFilter, JidSpeller, SeqNo};
-use crate::store::Shared;
+use crate::store::StoreInner;
 use crate::store::error::StoreError;
 use crate::store::index::summary::UNLISTED;
 use crate::store::index::{Blocks, TagTemplates};
@@ -206,7 +206,7 @@ fn tag_match(needs: &[Need], rows: Rows<'_>, texts: &[u8], ends: &[usize]) -> Ta
 
 /// A scan of a class from its newest entry to its oldest.
 pub(in crate::store) struct Backwards<'a> {
-    shared: &'a Shared,
+    shared: &'a StoreInner,
     segments: Vec<Arc<Segment>>,
     /// The current segment and its candidate blocks, in ascending order; the next one is the last.
     current: Option<(Arc<Segment>, Vec<u32>)>,
@@ -217,7 +217,7 @@ pub(in crate::store) struct Backwards<'a> {
 }
 
 impl<'a> Backwards<'a> {
-    pub(in crate::store) fn new(shared: &'a Shared, class: Class) -> Self {
+    pub(in crate::store) fn new(shared: &'a StoreInner, class: Class) -> Self {
         let segments = shared.segments(class);
         Self { shared, segments, current: None, block: None, view: None, passing: Vec::new() }
     }

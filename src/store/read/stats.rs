@@ -15,7 +15,7 @@ use crate::store::retain::DropOutcome;
 use crate::store::retain::age_clock::Step;
 use crate::store::retain::free_space::SpaceStatus;
 use crate::store::segment::usage::SegmentUsage;
-use crate::store::{Shared, Store};
+use crate::store::{Store, StoreInner};
 
 /// Statistics of the store.
 #[derive(Debug, Clone)]
@@ -83,7 +83,7 @@ impl Rates {
     }
 }
 
-impl Shared {
+impl StoreInner {
     fn written(&self) -> Vec<u64> {
         self.written.iter().map(|n| n.load(Ordering::Relaxed)).collect()
     }

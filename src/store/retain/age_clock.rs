@@ -26,8 +26,9 @@ use parking_lot::Mutex;
 use crate::clock::{Clock, Micros, micros};
 use crate::limits::{CLOCK_OFF_MAX, CLOCK_SAVE_INTERVAL, CLOCK_STEP, CLOCK_WAIT};
 use crate::metrics::Metrics;
-use crate::store::Shared;
-use crate::store::error::{StoreError, io_at};
+use crate::store::StoreInner;
+use crate::store::error::StoreError;
+use crate::store::format::read_if_exists;
 use crate::store::segment::Segment;
 use crate::store::vfs::Fs;
 
@@ -46,11 +47,11 @@ pub(in crate::store) struct AgeClock {
     clock: Clock,
     fs: Arc<dyn Fs>,
     path: PathBuf,
-    state: Mutex<State>,
+    state: Mutex<ClockState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct ClockState {
     /// A trusted time, and the monotonic clock at that moment.
     base: (Micros, Duration),
     /// Possible downtime since `base`, tolerated on top of the expected time.
@@ -72,22 +73,18 @@ impl AgeClock {
     ) -> Result<Self, StoreError> {
         let path = state_dir.join("CLOCK");
         let (wall, monotonic) = (clock.now(), clock.monotonic());
-        let file = match std::fs::read(&path) {
-            Ok(bytes) => {
-                let read = parse(&String::from_utf8_lossy(&bytes));
-                if read.is_none() {
-                    tracing::warn!(path = %path.display(), "malformed file, using the time of the newest entry");
-                }
-                read
+        let file = read_if_exists(&path)?.and_then(|bytes| {
+            let read = parse(&String::from_utf8_lossy(&bytes));
+            if read.is_none() {
+                tracing::warn!(path = %path.display(), "malformed file, using the time of the newest entry");
             }
-            Err(why) if why.kind() == std::io::ErrorKind::NotFound => None,
-            Err(why) => return Err(io_at("read", &path)(why)),
-        };
+            read
+        });
         let saved = file.map(|_| monotonic);
         let (last, left) = file.unwrap_or_else(|| (newest(wall).unwrap_or(wall), None));
         let step = left.map(|left| (Step { ahead: wall.0.saturating_sub(last.0), left }, monotonic));
         let stopped = if step.is_some() { Duration::ZERO } else { CLOCK_OFF_MAX };
-        let state = Mutex::new(State { base: (last, monotonic), stopped, step, saved });
+        let state = Mutex::new(ClockState { base: (last, monotonic), stopped, step, saved });
         let this = Self { clock, fs, path, state };
         this.compare(&mut this.state.lock(), metrics);
         Ok(this)
@@ -107,7 +104,7 @@ impl AgeClock {
         now
     }
 
-    fn compare(&self, state: &mut State, metrics: &Metrics) -> Micros {
+    fn compare(&self, state: &mut ClockState, metrics: &Metrics) -> Micros {
         let (wall, monotonic) = (self.clock.now(), self.clock.monotonic());
         let before = state.step.map(|(step, _)| step);
         let now = state.update(wall, monotonic);
@@ -155,7 +152,7 @@ impl AgeClock {
         self.save(&mut self.state.lock());
     }
 
-    fn save(&self, state: &mut State) {
+    fn save(&self, state: &mut ClockState) {
         let monotonic = self.clock.monotonic();
         state.saved = Some(monotonic);
         let wait = state.step.map(|(step, since)| {
@@ -171,7 +168,7 @@ impl AgeClock {
 
 const SECOND: i64 = 1_000_000;
 
-impl State {
+impl ClockState {
     fn reset(&mut self, wall: Micros, monotonic: Duration) {
         (self.base, self.stopped, self.step) = ((wall, monotonic), Duration::ZERO, None);
     }
@@ -215,7 +212,7 @@ fn parse(text: &str) -> Option<(Micros, Option<Duration>)> {
     lines.next().is_none().then_some((at, left))
 }
 
-impl Shared {
+impl StoreInner {
     /// The age clock, which is set once the store is open.
     pub(in crate::store) fn age_clock(&self) -> &AgeClock {
         self.age_clock.get().expect("opened with the store")

@@ -21,6 +21,7 @@ use crate::clock::Micros;
 use crate::limits::{HOLD_REASON_BYTES_MAX, HOLDS_MAX};
 use crate::model::JidKey;
 use crate::store::error::{StoreError, io_at};
+use crate::store::format::read_if_exists;
 use crate::store::vfs::Fs;
 
 /// A hold.
@@ -53,11 +54,8 @@ impl Holds {
     /// Reads the file, if it exists.
     pub fn open(state_dir: &Path, fs: Arc<dyn Fs>) -> Result<Self, StoreError> {
         let path = state_dir.join("HOLDS");
-        let text = match std::fs::read(&path) {
-            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => String::new(),
-            Err(why) => return Err(io_at("read", &path)(why)),
-        };
+        let bytes = read_if_exists(&path)?.unwrap_or_default();
+        let text = String::from_utf8_lossy(&bytes);
         let mut list = List::default();
         for (line, text) in (1..).zip(text.lines()).filter(|(_, text)| !text.is_empty()) {
             if let Some(hold) = read_line(text) {

@@ -30,7 +30,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::error::StoreError;
 use super::segment::Segment;
-use super::{Shared, Store};
+use super::{Store, StoreInner};
 use crate::clock::{Micros, micros};
 use crate::limits::{
     CLOCK_STEP, GUARD_POLL, GUARD_POLL_IDLE, RETENTION_ROUND, SALT_KEEP_TTL, SEGMENT_AGE_MAX,
@@ -195,7 +195,7 @@ impl Retention {
 
 /// The retainer's thread.
 pub struct Retainer {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<StoreInner>,
 }
 
 impl Retainer {
@@ -229,7 +229,7 @@ impl Retainer {
     }
 }
 
-impl Shared {
+impl StoreInner {
     /// How long a class currently keeps its entries; `None` for forever.
     pub(super) fn age_of(&self, keep: Keep) -> Option<Duration> {
         match keep.age {
@@ -538,7 +538,7 @@ impl Store {
     }
 }
 
-impl Shared {
+impl StoreInner {
     /// Whether a segment has entries of the job.
     fn has_entries_of(&self, segment: &Arc<Segment>, key: JidKey, jid: &str) -> Result<bool, StoreError> {
         if segment.metadata().is_some_and(|metadata| !metadata.may_hold(key)) {

@@ -13,26 +13,24 @@ use std::sync::atomic::Ordering;
 use crate::limits::INDEXES_OPEN;
 use crate::metrics::Metrics;
 use crate::model::SeqNo;
-use crate::store::Shared;
+use crate::store::StoreInner;
 use crate::store::error::{StoreError, io_at};
-use crate::store::index::state::State;
-use crate::store::index::{LatestJob, LatestRow, MemIndex, SealedIndex, SegmentMetadata};
+use crate::store::index::state::StateDatabase;
+use crate::store::index::{LatestJob, MemIndex, SealedIndex, SegmentMetadata};
 use crate::store::log::block::BlockView;
-use crate::store::log::file::FILE_HEADER_LEN;
+use crate::store::log::file::{BlockMeta, FILE_HEADER_LEN};
 use crate::store::segment::{Index, Ready, Segment};
 
-impl Shared {
+impl StoreInner {
     /// Opens a segment's index; rebuilds a damaged one from the log.
     pub(in crate::store) fn ready<'a>(&self, segment: &'a Arc<Segment>) -> Result<Ready<'a>, StoreError> {
         loop {
-            let guard = segment.index();
-            match &*guard {
-                Index::Memory(_) => return Ok(Ready::Memory(guard)),
-                Index::Open(index) => {
-                    segment.touch(self.index_uses.fetch_add(1, Ordering::Relaxed));
-                    return Ok(Ready::Sled(index.clone()));
-                }
-                Index::Closed => drop(guard),
+            if let Some(index) = segment.memory() {
+                return Ok(Ready::Memory(index));
+            }
+            if let Index::Open(index) = &*segment.index() {
+                segment.touch(self.index_uses.fetch_add(1, Ordering::Relaxed));
+                return Ok(Ready::Sled(index.clone()));
             }
             let (fresh, damage) = segment.open_index()?;
             if let Some(error) = damage {
@@ -60,11 +58,7 @@ impl Shared {
     ) -> Result<T, StoreError> {
         loop {
             match self.ready(segment)? {
-                Ready::Memory(guard) => {
-                    if let Some(index) = Ready::memory(&guard) {
-                        return Ok(memory(index));
-                    }
-                }
+                Ready::Memory(index) => return Ok(memory(&index)),
                 Ready::Sled(index) => match sealed(&index) {
                     Err(error @ StoreError::Index { .. }) => {
                         if segment.replace_index(&index)? {
@@ -119,7 +113,7 @@ impl Shared {
         Ok(view)
     }
 
-    /// As [`Shared::block`], with only the head guaranteed to be readable.
+    /// As [`StoreInner::block`], with only the head guaranteed to be readable.
     pub(in crate::store) fn head(
         &self,
         segment: &Arc<Segment>,
@@ -131,6 +125,11 @@ impl Shared {
         }
     }
 
+    /// Position and bounds of a block by its index in the segment, if it exists.
+    fn meta(&self, segment: &Arc<Segment>, number: u32) -> Result<Option<BlockMeta>, StoreError> {
+        Ok(self.ready(segment)?.blocks().metas().get(number as usize).copied())
+    }
+
     /// Whether every entry of a block comes before `from`.
     pub(in crate::store) fn ends_before(
         &self,
@@ -138,8 +137,7 @@ impl Shared {
         number: u32,
         from: SeqNo,
     ) -> Result<bool, StoreError> {
-        let ready = self.ready(segment)?;
-        let meta = ready.blocks().and_then(|blocks| blocks.metas().get(number as usize));
+        let meta = self.meta(segment, number)?;
         Ok(meta.is_some_and(|meta| meta.last_seq < from))
     }
 
@@ -149,10 +147,7 @@ impl Shared {
         number: u32,
         with_bodies: bool,
     ) -> Result<Option<Arc<BlockView>>, StoreError> {
-        let ready = self.ready(segment)?;
-        let meta = ready.blocks().and_then(|blocks| blocks.metas().get(number as usize)).copied();
-        drop(ready);
-        let Some(meta) = meta else { return Ok(None) };
+        let Some(meta) = self.meta(segment, number)? else { return Ok(None) };
         let log = segment.log();
         match if with_bodies { log.block(&meta) } else { log.head(&meta) } {
             Ok(view) => Ok(Some(Arc::new(view))),
@@ -166,14 +161,14 @@ impl Shared {
     }
 
     /// The current state database.
-    pub(in crate::store) fn state(&self) -> Arc<State> {
+    pub(in crate::store) fn state(&self) -> Arc<StateDatabase> {
         self.state.read().clone()
     }
 
     /// Queries the state database. If it proves damaged, it is rebuilt from the segments and queried again.
     pub(in crate::store) fn with_state<T>(
         &self,
-        ask: impl Fn(&State) -> Result<T, StoreError>,
+        ask: impl Fn(&StateDatabase) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let state = self.state();
         match ask(&state) {
@@ -193,11 +188,10 @@ impl Shared {
     }
 
     /// Applies all sealed segments to an empty state database.
-    pub(in crate::store) fn refill(&self, state: &State) -> Result<(), StoreError> {
+    pub(in crate::store) fn refill(&self, state: &StateDatabase) -> Result<(), StoreError> {
         for segment in self.all_segments() {
             let Some(metadata) = segment.metadata() else { continue };
             let latest = self.latest_in(&segment)?;
-            let latest: Vec<LatestRow<'_>> = latest.iter().map(LatestJob::row).collect();
             state.apply(&segment.class_name, segment.first_seq, &metadata, &latest)?;
         }
         Ok(())
@@ -205,8 +199,7 @@ impl Shared {
 
     /// The latest jobs per function and minion in a segment.
     pub(in crate::store) fn latest_in(&self, segment: &Arc<Segment>) -> Result<Vec<LatestJob>, StoreError> {
-        let in_memory = |index: &MemIndex| index.latest().iter().map(LatestJob::from).collect();
-        self.query_index(segment, in_memory, SealedIndex::latest)
+        self.query_index(segment, MemIndex::latest, SealedIndex::latest)
     }
 
     /// The metadata of a sealed segment: from the state database, or from its index, which is then applied to the state
@@ -236,7 +229,6 @@ impl Shared {
             }
         };
         let (metadata, latest) = (index.metadata().clone(), index.latest()?);
-        let latest: Vec<LatestRow<'_>> = latest.iter().map(LatestJob::row).collect();
         // Not all segments are known yet, so keep every row about latest jobs.
         let applied =
             self.with_state(|state| state.apply(&segment.class_name, segment.first_seq, &metadata, &latest));
@@ -264,25 +256,29 @@ impl Shared {
 }
 
 /// Opens the state database; a damaged one is renamed away and replaced by an empty one.
-pub(in crate::store) fn open_state(dir: &Path, metrics: &Metrics) -> Result<State, StoreError> {
-    match State::open(&dir.join("state")) {
+pub(in crate::store) fn open_state(dir: &Path, metrics: &Metrics) -> Result<StateDatabase, StoreError> {
+    match StateDatabase::open(&dir.join("state")) {
         Err(error @ StoreError::Index { .. }) => replace_damaged_state(dir, &error, metrics),
         opened => opened,
     }
 }
 
-fn replace_damaged_state(dir: &Path, error: &StoreError, metrics: &Metrics) -> Result<State, StoreError> {
+fn replace_damaged_state(
+    dir: &Path,
+    error: &StoreError,
+    metrics: &Metrics,
+) -> Result<StateDatabase, StoreError> {
     let (path, aside) = (dir.join("state"), dir.join("state.damaged"));
     tracing::error!(%error, aside = %aside.display(), "state database damaged, rebuilding it from the log");
     metrics.indexes_rebuilt.add(1);
     let _ = std::fs::remove_dir_all(&aside);
     std::fs::rename(&path, &aside).map_err(io_at("rename", &path))?;
-    State::open(&path).or_else(|error| {
+    StateDatabase::open(&path).or_else(|error| {
         if !error.is_no_space() {
             return Err(error);
         }
         // Free the space of the damaged one.
         std::fs::remove_dir_all(&aside).map_err(io_at("remove", &aside))?;
-        State::open(&path)
+        StateDatabase::open(&path)
     })
 }

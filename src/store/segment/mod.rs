@@ -15,14 +15,14 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use parking_lot::{MappedRwLockReadGuard, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::error::StoreError;
-use super::format::{class_dir, make_dir, new_name, segment_name, sync_dir};
+use super::format::{class_dir, make_dir, new_name, remove_dir, segment_name, sync_dir};
 use super::index::sealed;
 use super::index::{Blocks, MemIndex, SealedIndex, SegmentMetadata, Totals};
-use super::vfs::Fs;
-use crate::model::{Entry, SeqNo};
+use super::vfs::{Disk, Fs};
+use crate::model::SeqNo;
 use crate::store::log::file::LogFile;
 use crate::store::log::frame::LogId;
 use crate::store::log::walk::{Bounds, Walked, walk};
@@ -129,6 +129,15 @@ impl Segment {
         self.index.read()
     }
 
+    /// The index, locked for reading, if it is in memory.
+    pub fn memory(&self) -> Option<MappedRwLockReadGuard<'_, MemIndex>> {
+        RwLockReadGuard::try_map(self.index.read(), |index| match index {
+            Index::Memory(index) => Some(&**index),
+            Index::Open(_) | Index::Closed => None,
+        })
+        .ok()
+    }
+
     /// The index, locked for writing.
     pub fn index_mut(&self) -> RwLockWriteGuard<'_, Index> {
         self.index.write()
@@ -146,15 +155,18 @@ impl Segment {
 
     /// Sequence number of its newest Thorium register.
     pub fn register(&self) -> Option<SeqNo> {
-        with_memory(self, MemIndex::register)
-            .unwrap_or_else(|| self.metadata().and_then(|metadata| metadata.register))
+        match self.memory() {
+            Some(index) => index.register(),
+            None => self.metadata().and_then(|metadata| metadata.register),
+        }
     }
 
     /// Totals over its entries.
     pub fn totals(&self) -> Totals {
-        with_memory(self, MemIndex::totals)
-            .or_else(|| self.metadata().map(|metadata| metadata.totals))
-            .unwrap_or_default()
+        match self.memory() {
+            Some(index) => index.totals(),
+            None => self.metadata().map(|metadata| metadata.totals).unwrap_or_default(),
+        }
     }
 
     /// Records a use of the index.
@@ -183,18 +195,7 @@ impl Segment {
             for at in 0..view.len() {
                 let jid = jids.get(at).and_then(|&n| usize::try_from(n - 1).ok()).and_then(|n| names.get(n));
                 let jid = jid.map_or("", String::as_str);
-                let entry = Entry {
-                    kind: rows.kind(at),
-                    source: rows.source(at),
-                    flags: rows.flags(at),
-                    at: rows.at(at),
-                    tag: &[],
-                    jid,
-                    minion: rows.minion(at),
-                    fun: rows.fun(at),
-                    retcode: rows.retcode(at),
-                    body: &[],
-                };
+                let entry = rows.entry(at, &[], jid, &[]);
                 let raw = rows.tag_len(at, jid) + rows.body_len(at);
                 // A body that cannot be decompressed despite a valid checksum: its row stays empty, readers report it.
                 let body = || rows.body(at).unwrap_or_default();
@@ -231,13 +232,7 @@ impl Segment {
 
     /// Removes the index on disk, if any: the segment counts as not sealed.
     pub(super) fn remove_index(&self) -> Result<(), StoreError> {
-        let place = self.dir.join("index");
-        match std::fs::remove_dir_all(&place) {
-            Err(why) if why.kind() != std::io::ErrorKind::NotFound => {
-                Err(StoreError::Io { action: "remove", path: place, why })
-            }
-            _ => Ok(()),
-        }
+        remove_dir(&Disk, &self.dir.join("index"))
     }
 
     /// Rebuilds the index in memory, and removes the one on disk, so that the segment counts as not sealed. The metadata came
@@ -282,12 +277,7 @@ impl Segment {
     pub fn write_index(&self, index: &MemIndex) -> Result<SegmentMetadata, StoreError> {
         let (temporary, place) = (self.dir.join("index.tmp"), self.dir.join("index"));
         for old in [&temporary, &place] {
-            match self.fs.remove_dir_all(old) {
-                Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(StoreError::Io { action: "remove", path: old.clone(), why: e });
-                }
-                _ => {}
-            }
+            remove_dir(self.fs(), old)?;
         }
         let metadata = sealed::write(index, None, &temporary).inspect_err(|_| {
             // A partial index may occupy the space that is missing.
@@ -302,25 +292,17 @@ impl Segment {
 /// An index ready for queries.
 pub enum Ready<'a> {
     /// In memory, locked for reading.
-    Memory(RwLockReadGuard<'a, Index>),
+    Memory(MappedRwLockReadGuard<'a, MemIndex>),
     /// In sled.
     Sled(Arc<SealedIndex>),
 }
 
 impl Ready<'_> {
-    /// The index, if it is in memory.
-    pub fn memory(guard: &Index) -> Option<&MemIndex> {
-        match guard {
-            Index::Memory(index) => Some(index),
-            _ => None,
-        }
-    }
-
     /// Its blocks.
-    pub fn blocks(&self) -> Option<&Blocks> {
+    pub fn blocks(&self) -> &Blocks {
         match self {
-            Ready::Memory(guard) => Self::memory(guard).map(MemIndex::blocks),
-            Ready::Sled(index) => Some(index.blocks()),
+            Ready::Memory(index) => index.blocks(),
+            Ready::Sled(index) => index.blocks(),
         }
     }
 }
@@ -343,14 +325,4 @@ pub fn create(
     fs.write_whole(&path, &header).map_err(super::error::io_at("write", &path))?;
     fs.rename(&new, &dir).map_err(super::error::io_at("rename to", &dir))?;
     sync_dir(fs, &class_dir)
-}
-
-/// Totals of an index in memory.
-pub fn memory_totals(index: &Index) -> Option<Totals> {
-    Ready::memory(index).map(MemIndex::totals)
-}
-
-/// Calls `work` with an index in memory; `None` if the index is in sled.
-pub fn with_memory<T>(segment: &Segment, work: impl FnOnce(&MemIndex) -> T) -> Option<T> {
-    Ready::memory(&segment.index()).map(work)
 }

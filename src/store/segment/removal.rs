@@ -20,11 +20,11 @@ use std::sync::Arc;
 
 use crate::limits::{CATALOGUE_BYTES, TRASH_PAUSE, TRASH_PIECE_BYTES};
 use crate::model::{JidKey, SeqNo};
-use crate::store::Shared;
+use crate::store::StoreInner;
 use crate::store::error::{StoreError, io_at};
-use crate::store::format::{class_dir, make_dir, segment_name, segment_seq, sync_dir};
+use crate::store::format::{class_dir, list, make_dir, name_of, segment_name, segment_seq, sync_dir};
 use crate::store::index::LatestJob;
-use crate::store::index::state::State;
+use crate::store::index::state::StateDatabase;
 use crate::store::retain::free_space::SpaceLevel;
 use crate::store::segment::Segment;
 
@@ -52,17 +52,15 @@ pub(in crate::store) fn trash_dir(state_dir: &Path) -> PathBuf {
 
 /// Lists the trash: drops unfinished because of a crash or because the state database could not be written.
 pub(in crate::store) fn left_in_trash(state_dir: &Path) -> Vec<Dropped> {
-    let items = std::fs::read_dir(trash_dir(state_dir)).into_iter().flatten().flatten();
-    let left = items.map(|item| {
-        let name = item.file_name();
-        let parts = name.to_str().and_then(|name| name.rsplit_once('-'));
+    let left = list(&trash_dir(state_dir)).unwrap_or_default().into_iter().map(|place| {
+        let parts = name_of(&place).rsplit_once('-');
         let segment = parts.and_then(|(class, digits)| Some((class.to_owned(), segment_seq(digits)?)));
-        Dropped { place: item.path(), segment, seqs: None }
+        Dropped { place, segment, seqs: None }
     });
     left.collect()
 }
 
-impl Shared {
+impl StoreInner {
     /// Hides a segment from readers and moves its directory to the trash; `None` if another thread works on it.
     pub(in crate::store) fn drop_segment(
         &self,
@@ -141,7 +139,7 @@ impl Shared {
 
     fn forget(&self, dropped: &[Dropped]) -> Result<(), StoreError> {
         let segments: HashSet<(&str, SeqNo)> = dropped.iter().filter_map(Dropped::segment).collect();
-        let known = self.with_state(State::segments)?;
+        let known = self.with_state(StateDatabase::segments)?;
         let known = known
             .iter()
             .filter(|(class_name, first_seq, _)| segments.contains(&(class_name.as_str(), *first_seq)));
@@ -158,7 +156,7 @@ impl Shared {
         seqs: &[RangeInclusive<SeqNo>],
     ) -> Result<(), StoreError> {
         // Read before the segments are listed, so that a segment sealed in between is in the list.
-        let mut gone = self.with_state(State::latest)?;
+        let mut gone = self.with_state(StateDatabase::latest)?;
         let is_stored = self.stored_seqs();
         gone.retain(|row| !is_stored(row.seq) || seqs.iter().any(|seqs| seqs.contains(&row.seq)));
         // Segments of several classes overlap.
@@ -183,7 +181,7 @@ impl Shared {
 
     /// Removes the content of a directory.
     fn empty_dir(&self, dir: &Path) {
-        for path in std::fs::read_dir(dir).into_iter().flatten().flatten().map(|item| item.path()) {
+        for path in list(dir).unwrap_or_default() {
             let removed =
                 if path.is_dir() { self.fs.remove_dir_all(&path) } else { self.fs.remove_file(&path) };
             if let Err(error) = removed {
@@ -258,7 +256,7 @@ impl Shared {
         self.open.lock().retain(|other| !Arc::ptr_eq(other, segment));
     }
 
-    /// Undoes [`Shared::hide_segment`].
+    /// Undoes [`StoreInner::hide_segment`].
     fn show_segment(&self, segment: &Arc<Segment>) {
         if let Some(list) = self.segments.get(segment.class.index()) {
             let mut list = list.write();

@@ -27,19 +27,16 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use crate::limits::{
-    BLOCK_ENTRIES_MAX, BLOCK_RAW_BYTES, REWRITE_PIECE_BYTES, REWRITE_SHARE, ZSTD_LEVEL_SEALED,
-};
-use crate::model::Entry;
+use crate::limits::{BLOCK_ENTRIES_MAX, BLOCK_RAW_BYTES, REWRITE_SHARE, ZSTD_LEVEL_SEALED};
 use crate::store::error::{StoreError, fits, io_at};
-use crate::store::format::{segment_seq, sync_dir};
+use crate::store::format::{list, name_of, remove_dir, segment_seq, sync_dir};
 use crate::store::index::{Layout, MemIndex, SegmentMetadata, sealed};
 use crate::store::log::builder::{BlockBuilder, Packer};
 use crate::store::log::file::{BlockMeta, FILE_HEADER_LEN, LogFile, cut_offset, file_header};
-use crate::store::log::frame::{Position, place_frame, write_frame_at};
 use crate::store::log::walk::{Bounds, walk};
+use crate::store::log::writer::LogWriter;
 use crate::store::segment::Segment;
-use crate::store::vfs::{Fs, FsFile};
+use crate::store::vfs::Fs;
 
 pub(in crate::store) const SEALING: &str = "sealing";
 pub(in crate::store) const SEALED: &str = "sealed";
@@ -112,7 +109,7 @@ pub(in crate::store) fn write(
     let written = write_to(segment, index, groups, &dir);
     if !matches!(written, Ok(Some(_))) {
         // A partial copy may occupy the space that is missing.
-        remove(fs, &dir)?;
+        remove_dir(fs, &dir)?;
     }
     written
 }
@@ -138,11 +135,9 @@ fn write_log(
     dir: &Path,
 ) -> Result<Option<Layout>, StoreError> {
     let path = dir.join("log");
-    let fs = segment.fs();
-    let file = fs.create(&path).map_err(io_at("create", &path))?;
-    let mut out = Output { path: &path, file: &*file, piece: Vec::new(), end: 0 };
-    let (id, created) = (segment.log().id(), segment.log().created());
-    out.piece.extend(file_header(&segment.class_name, id, created));
+    let (fs, id) = (segment.fs(), segment.log().id());
+    let mut out = LogWriter::create(fs, &path, id)?;
+    out.append(&file_header(&segment.class_name, id, segment.log().created()))?;
     let mut packer = Packer::with_level(ZSTD_LEVEL_SEALED).map_err(io_at("start zstd for", &path))?;
     let mut builder = BlockBuilder::default();
     let mut layout = Layout::default();
@@ -152,21 +147,16 @@ fn write_log(
         layout.became.extend(metas.iter().map(|_| block));
         let bits = group.clone().fold(0, |bits, at| bits | index.blocks().templates(at));
         let meta = if let [one] = metas {
-            let meta = BlockMeta { offset: out.at(), ..*one };
-            segment.log().frame(one)?.map(|mut frame| {
-                place_frame(&mut frame, id, Position::in_new_log(meta.offset));
-                out.piece.extend_from_slice(&frame);
-                meta
-            })
+            let meta = BlockMeta { offset: out.end(), ..*one };
+            let frame = segment.log().frame(one)?;
+            frame.map(|frame| out.append_frame(frame).map(|()| meta)).transpose()?
         } else {
             merged(segment, metas, &mut builder, &mut packer, &mut out)?
         };
         let Some(meta) = meta else { return Ok(None) };
         layout.blocks.push(meta, bits);
-        out.flush_full()?;
     }
-    out.flush()?;
-    file.sync_all().map_err(io_at("sync", &path))?;
+    out.finish()?;
     check(fs, segment, &layout, &path).map(|()| Some(layout))
 }
 
@@ -176,7 +166,7 @@ fn merged(
     metas: &[BlockMeta],
     builder: &mut BlockBuilder,
     packer: &mut Packer,
-    out: &mut Output<'_>,
+    out: &mut LogWriter,
 ) -> Result<Option<BlockMeta>, StoreError> {
     builder.clear();
     for meta in metas {
@@ -189,22 +179,10 @@ fn merged(
         for at in 0..view.len() {
             let (tag, jid) = (rows.tag(at), rows.jid(at));
             let Ok(body) = rows.body(at) else { return Ok(None) };
-            let (kind, source, flags) = (rows.kind(at), rows.source(at), rows.flags(at));
-            let (minion, fun, retcode) = (rows.minion(at), rows.fun(at), rows.retcode(at));
-            let (arrived, tag, jid) = (rows.at(at), tag.as_slice(), jid.as_str());
-            builder.push(
-                rows.seq(at),
-                &Entry { kind, source, flags, at: arrived, tag, jid, minion, fun, retcode, body },
-            )?;
+            builder.push(rows.seq(at), &rows.entry(at, &tag, &jid, body))?;
         }
     }
-    let ((first_seq, last_seq), (at_min, at_max)) = (builder.seqs(), builder.times());
-    let packed = builder.finish(packer)?;
-    let offset = out.at();
-    let (id, seqs) = (segment.log().id(), (first_seq, last_seq));
-    let (len, head_len) = write_frame_at(&mut out.piece, &packed, seqs, builder.len(), (id, offset))?;
-    let count = fits(builder.len(), "a block has over 4 G entries")?;
-    Ok(Some(BlockMeta { offset, len, head_len, count, first_seq, last_seq, at_min, at_max }))
+    out.append_block(builder, packer).map(Some)
 }
 
 /// Verifies the new log before the old one is removed: all blocks and bodies are readable.
@@ -230,32 +208,6 @@ fn check(fs: &dyn Fs, segment: &Segment, layout: &Layout, path: &Path) -> Result
     }
 }
 
-/// A log file being written.
-struct Output<'a> {
-    path: &'a Path,
-    file: &'a dyn FsFile,
-    piece: Vec<u8>,
-    end: u64,
-}
-
-impl Output<'_> {
-    /// Offset of the next byte.
-    fn at(&self) -> u64 {
-        self.end + self.piece.len() as u64
-    }
-
-    fn flush_full(&mut self) -> Result<(), StoreError> {
-        if self.piece.len() >= REWRITE_PIECE_BYTES { self.flush() } else { Ok(()) }
-    }
-
-    fn flush(&mut self) -> Result<(), StoreError> {
-        self.file.write_all_at(&self.piece, self.end).map_err(io_at("write", self.path))?;
-        self.end = self.at();
-        self.piece.clear();
-        Ok(())
-    }
-}
-
 /// Replaces the segment by the result of [`write`].
 pub(in crate::store) fn swap(fs: &dyn Fs, dir: &Path) -> Result<(), StoreError> {
     let (sealing, sealed) = (beside(dir, SEALING), beside(dir, SEALED));
@@ -273,10 +225,10 @@ pub(in crate::store) fn swap(fs: &dyn Fs, dir: &Path) -> Result<(), StoreError> 
     if sealed.exists() {
         // Left by a failed attempt. Rename it first: partially removed, it would still win after a crash.
         let stale = beside(dir, STALE);
-        remove(fs, &stale)?;
+        remove_dir(fs, &stale)?;
         fs.rename(&sealed, &stale).map_err(io_at("rename", &sealed))?;
         sync_dir(fs, parent)?;
-        remove(fs, &stale)?;
+        remove_dir(fs, &stale)?;
     }
     fs.rename(&sealing, &sealed).map_err(io_at("rename", &sealing))?;
     sync_dir(fs, parent)?;
@@ -298,14 +250,9 @@ fn take_place(fs: &dyn Fs, dir: &Path) -> Result<(), StoreError> {
 /// Removes the old segment, now named `extension`. Files with bytes that recovery cut from its log move to the new segment.
 fn remove_old(fs: &dyn Fs, dir: &Path, extension: &str) -> Result<(), StoreError> {
     let old = beside(dir, extension);
-    let items = match std::fs::read_dir(&old) {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        items => items.map_err(io_at("list", &old))?,
-    };
     let mut moved = false;
-    for item in items {
-        let path = item.map_err(io_at("list", &old))?.path();
-        let place = dir.join(path.file_name().unwrap_or_default());
+    for path in list(&old)? {
+        let place = dir.join(name_of(&path));
         if cut_offset(&path).is_some() && !place.exists() {
             fs.rename(&path, &place).map_err(io_at("rename", &path))?;
             moved = true;
@@ -314,7 +261,7 @@ fn remove_old(fs: &dyn Fs, dir: &Path, extension: &str) -> Result<(), StoreError
     if moved {
         sync_dir(fs, dir)?;
     }
-    remove(fs, &old)
+    remove_dir(fs, &old)
 }
 
 /// Whether the file system or the kernel lacks support for RENAME_EXCHANGE.
@@ -323,21 +270,10 @@ fn is_unsupported(why: &std::io::Error) -> bool {
     why.kind() == std::io::ErrorKind::Unsupported || errno == Some(rustix::io::Errno::INVAL)
 }
 
-fn remove(fs: &dyn Fs, dir: &Path) -> Result<(), StoreError> {
-    match fs.remove_dir_all(dir) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-            Err(StoreError::Io { action: "remove", path: dir.to_owned(), why: e })
-        }
-        _ => Ok(()),
-    }
-}
-
 /// Completes or reverts interrupted compactions in the directory of a class.
 pub(in crate::store) fn recover(fs: &dyn Fs, class_dir: &Path) -> Result<(), StoreError> {
-    let listed = std::fs::read_dir(class_dir).map_err(io_at("list", class_dir))?;
     let mut left: Vec<(String, PathBuf)> = Vec::new();
-    for item in listed {
-        let path = item.map_err(io_at("list", class_dir))?.path();
+    for path in list(class_dir)? {
         let is_segment = path.file_stem().and_then(|name| name.to_str()).and_then(segment_seq).is_some();
         let extension = path.extension().and_then(|extension| extension.to_str());
         if let Some(extension) = extension.filter(|_| is_segment) {
@@ -360,7 +296,7 @@ pub(in crate::store) fn recover(fs: &dyn Fs, class_dir: &Path) -> Result<(), Sto
                 }
                 // After the exchange, `.sealing` is the old segment.
                 OLD | SEALING if dir.exists() => remove_old(fs, dir, wanted)?,
-                other => remove(fs, &beside(dir, other))?,
+                other => remove_dir(fs, &beside(dir, other))?,
             }
         }
     }

@@ -11,14 +11,14 @@ use crossbeam_channel::{Receiver, RecvTimeoutError};
 
 use super::rewrite;
 use crate::limits::SEAL_RETRY;
-use crate::store::Shared;
+use crate::store::StoreInner;
 use crate::store::error::StoreError;
 use crate::store::index::MemIndex;
 use crate::store::segment::{Index, Segment};
 
 /// The sealer's thread.
 pub struct Sealer {
-    pub(in crate::store) shared: Arc<Shared>,
+    pub(in crate::store) shared: Arc<StoreInner>,
     pub(in crate::store) seals: Receiver<Arc<Segment>>,
     /// Segments to seal, oldest first.
     pub(in crate::store) backlog: Vec<Arc<Segment>>,
@@ -69,7 +69,7 @@ impl Sealer {
 }
 
 /// Seals a finished segment whose index is in memory.
-pub(in crate::store) fn seal(shared: &Shared, segment: &Arc<Segment>) -> Result<(), StoreError> {
+pub(in crate::store) fn seal(shared: &StoreInner, segment: &Arc<Segment>) -> Result<(), StoreError> {
     let mut is_closed = segment.work.lock();
     if *is_closed {
         return Ok(());
@@ -98,7 +98,7 @@ pub(in crate::store) fn seal(shared: &Shared, segment: &Arc<Segment>) -> Result<
 
 /// Merges the small blocks of a segment, if there are enough of them. Readers of the old segment continue with its open
 /// file.
-fn rewritten(shared: &Shared, segment: &Arc<Segment>, index: &MemIndex) -> Result<bool, StoreError> {
+fn rewritten(shared: &StoreInner, segment: &Arc<Segment>, index: &MemIndex) -> Result<bool, StoreError> {
     let Some(groups) = rewrite::plan(segment, index)? else { return Ok(false) };
     let Some(metadata) = rewrite::write(segment, index, &groups)? else { return Ok(false) };
     apply(shared, segment, &metadata, index, || {
@@ -115,7 +115,7 @@ fn rewritten(shared: &Shared, segment: &Arc<Segment>, index: &MemIndex) -> Resul
 /// Applies a segment to the state database, then calls `show`, which publishes it as sealed. If a reader rebuilt a damaged
 /// state database from the sealed segments in between, the segment is applied again.
 fn apply(
-    shared: &Shared,
+    shared: &StoreInner,
     segment: &Segment,
     metadata: &crate::store::index::SegmentMetadata,
     index: &MemIndex,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::clock::{Micros, micros};
 use crate::limits::SEGMENT_AGE_MAX;
 use crate::store::index::Totals;
-use crate::store::segment::{Segment, with_memory};
+use crate::store::segment::Segment;
 
 /// Resource use of one or more segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -56,7 +56,7 @@ impl Segment {
         // Not counted for an active segment: no caller needs it.
         let jobs = match self.metadata() {
             Some(metadata) => metadata.jobs,
-            None if finished => with_memory(self, |index| index.jobs().len() as u64).unwrap_or(0),
+            None if finished => self.memory().map_or(0, |index| index.jobs_len() as u64),
             None => 0,
         };
         let Totals { entries, raw_bytes, at_min, at_max, .. } = totals;

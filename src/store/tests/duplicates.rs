@@ -79,7 +79,6 @@ fn a_failed_reservation_of_sequence_numbers_does_not_affect_the_commit_in_flight
     let limits = Limits { durability, numbers_ahead: 100, ..Limits::default() };
     let options = Options { fs, ..options(dir.path(), limits) };
     let Opened { store, intake, appender, committer, sealer, retainer } = Store::open(&options).unwrap();
-    committer.idles.send(crate::store::write::committer::ReturnedBuffers::default()).unwrap();
     let thread = |work: Box<dyn FnOnce() + Send>| std::thread::Builder::new().spawn(work).unwrap();
     let mut threads = vec![thread(Box::new(|| appender.run()))];
     let submit = |batch| {
@@ -116,13 +115,11 @@ fn a_failed_reservation_of_sequence_numbers_does_not_affect_the_commit_in_flight
 fn a_bad_sector_in_a_sealed_segment_does_not_prevent_the_start() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open(dir.path(), SMALL);
-    for n in 0..300 {
-        rig.put(batch_of([n])).unwrap();
-    }
+    rig.put_each(0..300);
     crate::store::tests::retention::settle(&rig);
     let sealed = rig.store.0.segments(Class::JOBS);
     let bad = sealed.iter().rfind(|segment| segment.is_finished()).unwrap();
-    let blocks = rig.store.0.ready(bad).unwrap().blocks().unwrap().metas().len() as u64;
+    let blocks = rig.store.0.ready(bad).unwrap().blocks().metas().len() as u64;
     let (path, of_bad) = (bad.dir().to_owned(), bad.totals());
     drop(sealed);
     rig.close();

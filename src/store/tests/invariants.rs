@@ -28,16 +28,9 @@ fn a_segment_ends_before_its_sequence_numbers_exceed_32_bits() {
         w.array(2).map(1).str("fun").str("test.ping").nil();
         let (body, jid) = (w.into_bytes(), jid(job));
         Batch::of(&Entry {
-            kind: Kind::Load,
-            source: Source::Returner,
-            flags: Flags::default(),
-            at: Micros(0),
-            tag: b"",
             jid: &jid,
-            minion: "",
             fun: "test.ping",
-            retcode: 0,
-            body: &body,
+            ..Entry::new(Kind::Load, Source::Returner, Micros(0), &body)
         })
     };
     let rig = Rig::open(dir.path(), Limits::default());

@@ -30,7 +30,7 @@ fn a_forged_event_does_not_become_the_latest_job() {
     rig.put(answer("db4", &jid(9))).unwrap();
     rig.put(answer_by(Source::Bus, "db4", &jid(9))).unwrap();
     let check = |rig: &Rig| {
-        let jids = |latest: BTreeMap<String, index::Latest>| -> Vec<_> {
+        let jids = |latest: BTreeMap<String, index::LatestJob>| -> Vec<_> {
             latest.into_iter().map(|(minion, latest)| format!("{minion} {}", latest.jid)).collect()
         };
         let confirmed = [("db1", 5), ("db3", 8), ("db4", 9)].map(|(id, n)| format!("{id} {}", jid(n)));

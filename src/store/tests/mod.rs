@@ -64,6 +64,11 @@ impl Rig {
         receive(&rx)
     }
 
+    /// Stores each event alone.
+    pub(super) fn put_each(&self, numbers: std::ops::Range<u64>) {
+        numbers.for_each(|n| self.put(batch_of([n])).unwrap());
+    }
+
     pub(super) fn close(self) {
         drop((self.store, self.intake));
         self.threads.into_iter().for_each(|t| t.join().unwrap());
@@ -118,18 +123,7 @@ fn register(text: &str) -> Batch {
     let mut w = Writer::new();
     w.str(text);
     let body = w.into_bytes();
-    Batch::of(&Entry {
-        kind: Kind::Register,
-        source: Source::Returner,
-        flags: Flags::default(),
-        at: Micros(0),
-        tag: b"",
-        jid: "",
-        minion: "",
-        fun: "",
-        retcode: 0,
-        body: &body,
-    })
+    Batch::of(&Entry::new(Kind::Register, Source::Returner, Micros(0), &body))
 }
 
 /// Incompressible bytes, so that a body appears verbatim in the log.
@@ -172,9 +166,7 @@ pub(super) fn files_named(dir: &Path, name: &str) -> Vec<PathBuf> {
 fn acknowledged_entries_survive_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open(dir.path(), Limits::default());
-    for n in 0..200 {
-        rig.put(batch_of([n])).unwrap();
-    }
+    rig.put_each(0..200);
     check_all(&rig, 0..200);
     let last = rig.store.durable();
     let totals = rig.store.classes().unwrap();
@@ -192,9 +184,7 @@ fn acknowledged_entries_survive_a_restart() {
 fn sealed_segments_answer_the_same_after_every_loss_of_an_index() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open(dir.path(), SMALL);
-    for n in 0..400 {
-        rig.put(batch_of([n])).unwrap();
-    }
+    rig.put_each(0..400);
     check_all(&rig, 0..400);
     rig.close();
     let sealed = files_named(dir.path(), "index").len();
@@ -230,9 +220,7 @@ fn sealed_segments_answer_the_same_after_every_loss_of_an_index() {
 fn a_damaged_index_is_rebuilt_while_the_store_is_open() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open(dir.path(), SMALL);
-    for n in 0..100 {
-        rig.put(batch_of([n])).unwrap();
-    }
+    rig.put_each(0..100);
     rig.close();
     for index in files_named(dir.path(), "index") {
         let db = index.join("db");
@@ -254,12 +242,10 @@ fn a_damaged_index_is_rebuilt_while_the_store_is_open() {
 fn metadata_from_a_damaged_index_are_discarded() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open(dir.path(), SMALL);
-    for n in 0..100 {
-        rig.put(batch_of([n])).unwrap();
-    }
+    rig.put_each(0..100);
     rig.close();
     // State database and index belong to another log: neither has a job of this one.
-    let state = crate::store::index::state::State::open(&dir.path().join("state")).unwrap();
+    let state = crate::store::index::state::StateDatabase::open(&dir.path().join("state")).unwrap();
     for (name, first_seq, metadata) in state.segments().unwrap() {
         let none = index::SegmentMetadata::new(metadata.totals, None, std::iter::empty());
         state.apply(&name, first_seq, &none, &[]).unwrap();
@@ -279,9 +265,7 @@ fn metadata_from_a_damaged_index_are_discarded() {
 fn a_truncated_state_database_is_rebuilt() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open(dir.path(), SMALL);
-    for n in 0..300 {
-        rig.put(batch_of([n])).unwrap();
-    }
+    rig.put_each(0..300);
     rig.close();
     let db = dir.path().join("state/db");
     for part in [1, 2, 3] {
@@ -330,9 +314,7 @@ fn an_unfinished_write_is_truncated_and_the_log_continues() {
 fn a_flipped_bit_costs_only_its_block() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open(dir.path(), Limits::default());
-    for n in 0..60 {
-        rig.put(batch_of([n])).unwrap();
-    }
+    rig.put_each(0..60);
     rig.close();
     let path = &files_named(dir.path(), "log")[1];
     let mut bytes = fs::read(path).unwrap();
@@ -351,9 +333,7 @@ fn a_flipped_bit_costs_only_its_block() {
 fn a_damaged_file_header_costs_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open(dir.path(), SMALL);
-    for n in 0..100 {
-        rig.put(batch_of([n])).unwrap();
-    }
+    rig.put_each(0..100);
     rig.close();
     for path in files_named(dir.path(), "log") {
         let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
@@ -387,9 +367,7 @@ fn readers_miss_nothing_while_segments_are_sealed() {
             }
         })
         .unwrap();
-    for n in 0..600 {
-        rig.put(batch_of([n])).unwrap();
-    }
+    rig.put_each(0..600);
     reader.join().unwrap();
     rig.close();
 }
@@ -398,9 +376,7 @@ fn readers_miss_nothing_while_segments_are_sealed() {
 fn a_block_damaged_while_the_store_is_open_is_skipped() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open(dir.path(), Limits::default());
-    for n in 0..30 {
-        rig.put(batch_of([n])).unwrap();
-    }
+    rig.put_each(0..30);
     for path in files_named(dir.path(), "log") {
         let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
         file.write_all_at(&[0x55; 8], 80 + 40).unwrap();
@@ -430,9 +406,7 @@ fn one_event_from_two_sources_is_stored_once_also_after_a_restart() {
 fn events_are_filtered_and_paged() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open(dir.path(), SMALL);
-    for n in 0..300 {
-        rig.put(batch_of([n])).unwrap();
-    }
+    rig.put_each(0..300);
     let seqs =
         |filter: &EventFilter| rig.events(filter).into_iter().map(|(seq, _)| seq - 1).collect::<Vec<_>>();
     let beacons = EventFilter { tag: Some(Glob::new("salt/beacon/web2/*")), ..Default::default() };
@@ -476,13 +450,9 @@ fn latest_jobs_minions_and_the_register_survive_sealing() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open(dir.path(), SMALL);
     rig.put(register("old")).unwrap();
-    for n in 0..100 {
-        rig.put(batch_of([n])).unwrap();
-    }
+    rig.put_each(0..100);
     rig.put(register("new")).unwrap();
-    for n in 100..200 {
-        rig.put(batch_of([n])).unwrap();
-    }
+    rig.put_each(100..200);
     rig.close();
     let rig = Rig::open(dir.path(), SMALL);
     assert_eq!(rig.store.register().unwrap().as_deref(), Some(&b"\xa3new"[..]));
@@ -504,9 +474,7 @@ fn latest_jobs_minions_and_the_register_survive_sealing() {
 fn concurrent_readers_share_one_closed_index() {
     let dir = tempfile::tempdir().unwrap();
     let rig = Rig::open(dir.path(), SMALL);
-    for n in 0..400 {
-        rig.put(batch_of([n])).unwrap();
-    }
+    rig.put_each(0..400);
     rig.close();
     let indexes = files_named(dir.path(), "index").len();
     let rig = Rig::open(dir.path(), SMALL);
@@ -533,9 +501,7 @@ fn events_of_runners_are_found_by_jid_after_sealing_too() {
     let of_runner =
         Batch::of(&event_entry(b"salt/run/20261121030955999999/new", b"\x80", Source::Bus, Micros(0)));
     rig.put(of_runner).unwrap();
-    for n in 0..100 {
-        rig.put(batch_of([n])).unwrap();
-    }
+    rig.put_each(0..100);
     rig.close();
     let rig = Rig::open(dir.path(), SMALL);
     let filter = EventFilter { jid: Some("20261121030955999999".to_owned()), ..Default::default() };
@@ -551,24 +517,12 @@ fn the_last_value_wins_after_an_older_segment_is_reindexed() {
         let mut w = Writer::new();
         w.str(text);
         let body = w.into_bytes();
-        let (source, flags, at) = (Source::Returner, Flags::default(), Micros(0));
-        Batch::of(&Entry {
-            kind,
-            source,
-            flags,
-            at,
-            tag: b"",
-            jid,
-            minion: "",
-            fun: "",
-            retcode: 0,
-            body: &body,
-        })
+        Batch::of(&Entry { jid, ..Entry::new(kind, Source::Returner, Micros(0), &body) })
     };
     for (text, numbers) in [("old", 0..100), ("new", 100..200)] {
         rig.put(fact(Kind::Register, "", text)).unwrap();
         rig.put(fact(Kind::Endtime, &jid(0), text)).unwrap();
-        numbers.for_each(|n| rig.put(batch_of([n])).unwrap());
+        rig.put_each(numbers);
     }
     rig.close();
     let check = |rig: &Rig| {

@@ -137,9 +137,7 @@ pub(super) fn copy_dir(from: &Path, to: &Path) {
 fn a_crash_at_any_step_of_a_rewrite_leaves_a_complete_segment() {
     let grown = tempfile::tempdir().unwrap();
     let rig = Rig::open(grown.path(), Limits::default());
-    for n in 0..123 {
-        rig.put(batch_of([n])).unwrap();
-    }
+    rig.put_each(0..123);
     rig.close();
     // The same store with sealed segments. Event 123 belongs to no job.
     let sealed = tempfile::tempdir().unwrap();

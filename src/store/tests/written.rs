@@ -27,9 +27,7 @@ fn an_acknowledgement_does_not_wait_for_the_delayed_sync() {
     let (rig, plan) = rig(dir.path(), Duration::from_secs(3600));
     rig.put(batch_of(0..20)).unwrap();
     let before = plan.count(Act::Sync);
-    for n in 20..40 {
-        rig.put(batch_of([n])).unwrap();
-    }
+    rig.put_each(20..40);
     assert_eq!(plan.count(Act::Sync), before, "nothing is synced before it is due");
     check_all(&rig, 0..40);
     rig.close();

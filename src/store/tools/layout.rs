@@ -7,6 +7,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::{ToolError, files};
 use crate::model::{SeqNo, is_class_name};
+use crate::store::format::name_of;
 use crate::store::log::frame::LogId;
 use crate::store::segment::rewrite::SEALED;
 use crate::store::vfs::open_to_read;
@@ -135,7 +136,7 @@ fn list_segments(dir: &Path) -> Result<Vec<SegmentFiles>, StoreError> {
     for class_name in format::class_names(dir)? {
         let mut of_class: Vec<SegmentFiles> = Vec::new();
         for path in files::list(&format::class_dir(dir, &class_name))? {
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            let name = name_of(&path);
             // `.sealed` is a complete segment about to be renamed.
             let name = name.strip_suffix(SEALED).and_then(|name| name.strip_suffix('.')).unwrap_or(name);
             let Some(first_seq) = format::segment_seq(name) else {
@@ -187,7 +188,7 @@ pub fn without_log(dir: &Path) -> Result<Vec<SegmentFiles>, StoreError> {
 /// Files and directories that saltcellar does not create.
 pub fn foreign(dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
     let known = |path: &PathBuf| {
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let name = name_of(path);
         let known = [
             "FORMAT",
             "LOCK",
@@ -205,19 +206,19 @@ pub fn foreign(dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
     };
     let mut found: Vec<PathBuf> = files::list(dir)?.into_iter().filter(|path| !known(path)).collect();
     for class_dir in files::list(&dir.join("log"))? {
-        let name = class_dir.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let name = name_of(&class_dir);
         if !class_dir.is_dir() || !is_class_name(name) {
             found.push(class_dir);
             continue;
         }
         for segment in files::list(&class_dir)? {
-            let name = segment.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            let name = name_of(&segment);
             if format::segment_seq(name.split('.').next().unwrap_or_default()).is_none() {
                 found.push(segment);
                 continue;
             }
             let is_known = |path: &PathBuf| {
-                let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+                let name = name_of(path);
                 matches!(name, "log" | "index" | "log.tmp" | "index.tmp") || name.starts_with("log.cut-")
             };
             found.extend(files::list(&segment)?.into_iter().filter(|path| !is_known(path)));

@@ -1,11 +1,12 @@
 //! `rebuild`: deletes indexes and state database, and rebuilds them from the logs.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::layout::{self, SegmentFiles};
 use super::{ToolError, Watch};
 use crate::store::error::io_at;
+use crate::store::format::remove_dir;
+use crate::store::vfs::Disk;
 use crate::store::{Opened, Options, Store, StoreError, format};
 
 /// Selects a segment.
@@ -52,11 +53,11 @@ pub fn rebuild(
         return Err(ToolError::NoSegment { name: which.name.clone(), path: dir.clone() });
     }
     if which.is_none() {
-        remove(&dir.join("state"))?;
+        remove_dir(&Disk, &dir.join("state"))?;
     }
     let sealed: Vec<_> = segments.iter().filter(|segment| segment.is_sealed).collect();
     for segment in &sealed {
-        remove(&segment.dir.join("index"))?;
+        remove_dir(&Disk, &segment.dir.join("index"))?;
     }
     drop(lock);
     let indexes =
@@ -95,14 +96,4 @@ pub fn open_watched(
         super::files::inherit_owner(&options.dir)?;
         opened
     })
-}
-
-/// Removes a directory, if it exists.
-pub(super) fn remove(path: &Path) -> Result<(), StoreError> {
-    match fs::remove_dir_all(path) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-            Err(StoreError::Io { action: "remove", path: path.to_owned(), why: e })
-        }
-        _ => Ok(()),
-    }
 }

@@ -14,15 +14,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::layout::{self, SegmentFiles};
-use super::rebuild::remove;
 use super::{ToolError, Watch, files};
 use crate::model::Entry;
 use crate::store::error::io_at;
+use crate::store::format::remove_dir;
 use crate::store::log::block::BlockView;
 use crate::store::log::builder::{BlockBuilder, Packer};
 use crate::store::log::file::{LogFile, cut_offset};
-use crate::store::log::frame::{ALIGN, FrameHeader, LogId, Position, place_frame, write_frame_at};
+use crate::store::log::frame::{ALIGN, FrameHeader, LogId, Position, place_frame};
 use crate::store::log::walk::{self, Bounds};
+use crate::store::log::writer::LogWriter;
 use crate::store::segment::rewrite;
 use crate::store::vfs::Disk;
 use crate::store::{StoreError, format};
@@ -83,7 +84,7 @@ pub fn redact(
         report = RedactReport { entries: report.entries + pass.entries, ..pass };
     }
     report.segments_affected = affected.len() as u64;
-    remove(&dir.join("trash"))?;
+    remove_dir(&Disk, &dir.join("trash"))?;
     report.unsearchable.extend(others(dir)?);
     files::inherit_owner(dir)?;
     Ok(report)
@@ -106,7 +107,7 @@ fn redact_once(
             files::check_free_space(dir, size)?;
             // Derived data contains parts of entries, so it is removed before the log changes.
             for derived in [dir.join("state"), segment.dir.join("index")] {
-                remove(&derived)?;
+                remove_dir(&Disk, &derived)?;
             }
             rewrite_segment(segment, segment.id(store_id), clean)?;
             affected.insert(segment.log());
@@ -230,25 +231,14 @@ fn entry<'a>(view: &'a BlockView, at: usize, names: &'a (Vec<u8>, String)) -> Re
     let body = rows
         .body(at)
         .map_err(|what| StoreError::Failed(format!("cannot read entry {}: {what}", rows.seq(at).0)))?;
-    Ok(Entry {
-        kind: rows.kind(at),
-        source: rows.source(at),
-        flags: rows.flags(at),
-        at: rows.at(at),
-        tag: &names.0,
-        jid: &names.1,
-        minion: rows.minion(at),
-        fun: rows.fun(at),
-        retcode: rows.retcode(at),
-        body,
-    })
+    Ok(rows.entry(at, &names.0, &names.1, body))
 }
 
 /// The replacement bodies of a block, per entry.
 fn changes(view: &BlockView, clean: &dyn Redact) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
     let rows = view.rows();
     let change = |at| {
-        let names = (rows.tag(at), rows.jid(at).as_str().to_owned());
+        let names = (rows.tag(at), rows.jid(at));
         Ok(clean.body(&entry(view, at, &names)?))
     };
     (0..view.len()).map(change).collect()
@@ -256,33 +246,28 @@ fn changes(view: &BlockView, clean: &dyn Redact) -> Result<Vec<Option<Vec<u8>>>,
 
 /// Writes a redacted copy of a segment, verifies it, and swaps it in.
 fn rewrite_segment(segment: &SegmentFiles, id: LogId, clean: &dyn Redact) -> Result<(), StoreError> {
-    use std::io::Write as _;
     let new = segment.dir.with_extension(rewrite::SEALING);
-    remove(&new)?;
+    remove_dir(&Disk, &new)?;
     files::make_dir(&new)?;
     let path = new.join("log");
-    let failed =
-        |what: String| StoreError::Failed(format!("cannot pack a block of {}: {what}", path.display()));
-    let file = fs::File::create_new(&path).map_err(io_at("create", &path))?;
-    let mut out = std::io::BufWriter::with_capacity(1 << 20, file);
+    let mut out = LogWriter::create(&Disk, &path, id)?;
     let mut packer = Packer::new().map_err(io_at("start zstd for", &path))?;
-    let (mut builder, mut frame, mut entries) = (BlockBuilder::default(), Vec::new(), 0_u64);
-    // Offset of the piece in the old log and in the new one.
-    let (mut old_at, mut at) = (0_u64, 0_u64);
+    let (mut builder, mut entries) = (BlockBuilder::default(), 0_u64);
+    // Offset of the piece in the old log.
+    let mut old_at = 0_u64;
     pieces(&segment.log(), id, |piece| {
-        let (view, mut bytes) = match piece {
+        let (view, bytes) = match piece {
             Piece::Other(mut bytes) => {
                 // Filler frames, and frames with a damaged payload, need a header for the new offset.
                 for n in (0..bytes.len()).step_by(ALIGN) {
                     let Some(part) = bytes.get_mut(n..) else { break };
                     if FrameHeader::read(part, id, 0, old_at + n as u64).is_some() {
-                        place_frame(part, id, Position::in_new_log(at + n as u64));
+                        place_frame(part, id, Position::in_new_log(out.end() + n as u64));
                     }
                 }
                 clean.bytes(&mut bytes);
                 old_at += bytes.len() as u64;
-                at += bytes.len() as u64;
-                return out.write_all(&bytes).map_err(io_at("write", &path));
+                return out.append(&bytes);
             }
             Piece::Frame(view, bytes) => (view, bytes),
         };
@@ -290,25 +275,17 @@ fn rewrite_segment(segment: &SegmentFiles, id: LogId, clean: &dyn Redact) -> Res
         old_at += bytes.len() as u64;
         let changes = changes(view, clean)?;
         if changes.iter().all(Option::is_none) {
-            place_frame(&mut bytes, id, Position::in_new_log(at));
-            at += bytes.len() as u64;
-            return out.write_all(&bytes).map_err(io_at("write", &path));
+            return out.append_frame(bytes);
         }
-        builder.clear();
         for (at, change) in changes.iter().enumerate() {
-            let names = (view.rows().tag(at), view.rows().jid(at).as_str().to_owned());
+            let names = (view.rows().tag(at), view.rows().jid(at));
             let entry = entry(view, at, &names)?;
             let body = change.as_deref().unwrap_or(entry.body);
             builder.push(view.rows().seq(at), &Entry { body, ..entry })?;
         }
-        frame.clear();
-        let packed = builder.finish(&mut packer).map_err(|error| failed(error.to_string()))?;
-        write_frame_at(&mut frame, &packed, builder.seqs(), builder.len(), (id, at))?;
-        at += frame.len() as u64;
-        out.write_all(&frame).map_err(io_at("write", &path))
+        out.append_block(&mut builder, &mut packer).map(drop)
     })?;
-    let file = out.into_inner().map_err(|error| io_at("write", &path)(error.into_error()))?;
-    file.sync_all().map_err(io_at("sync", &path))?;
+    out.finish()?;
     for old in cut_off(&segment.dir)? {
         let mut bytes = fs::read(&old).map_err(io_at("read", &old))?;
         clean.bytes(&mut bytes);

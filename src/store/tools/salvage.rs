@@ -4,20 +4,20 @@
 //! unchanged. Of duplicate entries, such as in a segment and in its interrupted replacement, the first one found is kept. A
 //! block is rebuilt if some of its entries are duplicates, or if its sequence numbers overlap those of another block.
 
-use std::fs::File;
-use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
 use super::{ToolError, Watch, files, layout};
 use crate::clock::Micros;
 use crate::limits::{SEGMENT_BYTES, SEGMENT_ENTRIES_MAX};
-use crate::model::{Entry, SeqNo, is_class_name};
+use crate::model::{SeqNo, is_class_name};
 use crate::store::error::io_at;
+use crate::store::format::name_of;
 use crate::store::log::block::BlockView;
 use crate::store::log::builder::{BlockBuilder, Packer};
 use crate::store::log::file::{BlockMeta, Header, LogFile, cut_offset, file_header};
-use crate::store::log::frame::{LogId, Position, place_frame, write_frame};
+use crate::store::log::frame::LogId;
 use crate::store::log::walk::{self, Bounds, DamagedRange, FRAMES_FROM};
+use crate::store::log::writer::LogWriter;
 use crate::store::tools::verify::seqs::SeqSet;
 use crate::store::vfs::Disk;
 use crate::store::{StoreError, format};
@@ -173,7 +173,7 @@ fn small(from: &Path, name: &str) -> Result<Option<String>, StoreError> {
 /// Lists all files except those of sled and in the trash.
 fn collect(root: &Path, dir: &Path, found: &mut Vec<InputFile>) -> Result<(), StoreError> {
     for path in files::list(dir)? {
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let name = name_of(&path);
         let kind =
             std::fs::symlink_metadata(&path).map_err(io_at("read the metadata of", &path))?.file_type();
         if kind.is_dir() {
@@ -386,8 +386,7 @@ struct ClassWriter {
     class_name: String,
     id: LogId,
     now: Micros,
-    out: Option<(PathBuf, BufWriter<File>)>,
-    bytes: u64,
+    out: Option<LogWriter>,
     in_segment: u64,
     entries: u64,
     builder: BlockBuilder,
@@ -403,7 +402,6 @@ impl ClassWriter {
             id: LogId { store_id, first_seq: SeqNo::default() },
             now,
             out: None,
-            bytes: 0,
             in_segment: 0,
             entries: 0,
             builder: BlockBuilder::default(),
@@ -412,26 +410,22 @@ impl ClassWriter {
     }
 
     /// Appends a frame.
-    fn put(&mut self, mut frame: Vec<u8>, first_seq: SeqNo, count: u64) -> Result<(), StoreError> {
-        if self.bytes >= SEGMENT_BYTES || self.in_segment >= SEGMENT_ENTRIES_MAX {
+    fn put(&mut self, frame: Vec<u8>, first_seq: SeqNo, count: u64) -> Result<(), StoreError> {
+        let is_full = |out: &LogWriter| out.end() >= SEGMENT_BYTES || self.in_segment >= SEGMENT_ENTRIES_MAX;
+        if self.out.as_ref().is_some_and(is_full) {
             self.close()?;
         }
         if self.out.is_none() {
             let dir = format::class_dir(&self.to, &self.class_name).join(format::segment_name(first_seq));
             files::make_dir(&dir)?;
-            let path = dir.join("log");
-            let file = File::create_new(&path).map_err(io_at("create", &path))?;
-            let mut out = BufWriter::with_capacity(1 << 20, file);
             self.id.first_seq = first_seq;
-            let header = file_header(&self.class_name, self.id, self.now);
-            out.write_all(&header).map_err(io_at("write", &path))?;
-            self.out = Some((path, out));
+            let mut out = LogWriter::create(&Disk, &dir.join("log"), self.id)?;
+            out.append(&file_header(&self.class_name, self.id, self.now))?;
+            self.out = Some(out);
         }
-        place_frame(&mut frame, self.id, Position::in_new_log(FRAMES_FROM + self.bytes));
-        if let Some((path, out)) = &mut self.out {
-            out.write_all(&frame).map_err(io_at("write", path))?;
+        if let Some(out) = &mut self.out {
+            out.append_frame(frame)?;
         }
-        self.bytes += frame.len() as u64;
         self.in_segment += count;
         self.entries += count;
         Ok(())
@@ -443,18 +437,7 @@ impl ClassWriter {
         let body = rows
             .body(at)
             .map_err(|what| StoreError::Failed(format!("cannot read entry {}: {what}", seq.0)))?;
-        let entry = Entry {
-            kind: rows.kind(at),
-            source: rows.source(at),
-            flags: rows.flags(at),
-            at: rows.at(at),
-            tag: &tag,
-            jid: &jid,
-            minion: rows.minion(at),
-            fun: rows.fun(at),
-            retcode: rows.retcode(at),
-            body,
-        };
+        let entry = rows.entry(at, &tag, &jid, body);
         // Entries from another file may have lower sequence numbers; within a block they must ascend.
         let descends = !self.builder.is_empty() && seq <= self.builder.seqs().1;
         if descends || self.builder.is_full_for(&entry) {
@@ -467,22 +450,19 @@ impl ClassWriter {
         if self.builder.is_empty() {
             return Ok(());
         }
-        let (seqs, count) = (self.builder.seqs(), self.builder.len());
         let mut frame = Vec::new();
-        let packed = self.builder.finish(&mut self.packer)?;
-        write_frame(&mut frame, &packed, seqs, count)?;
-        drop(packed);
-        self.builder.clear();
-        self.put(frame, seqs.0, count as u64)
+        let meta = self.builder.write(&mut self.packer, &mut frame)?;
+        self.put(frame, meta.first_seq, u64::from(meta.count))
     }
 
     fn close(&mut self) -> Result<(), StoreError> {
-        if let Some((path, out)) = self.out.take() {
-            let file = out.into_inner().map_err(|e| io_at("write", &path)(e.into_error()))?;
-            file.sync_all().map_err(io_at("sync", &path))?;
-            path.parent().map_or(Ok(()), files::sync_dir)?;
+        if let Some(out) = self.out.take() {
+            let dir =
+                format::class_dir(&self.to, &self.class_name).join(format::segment_name(self.id.first_seq));
+            out.finish()?;
+            files::sync_dir(&dir)?;
         }
-        (self.bytes, self.in_segment) = (0, 0);
+        self.in_segment = 0;
         Ok(())
     }
 

@@ -11,29 +11,30 @@
 //! # Invariant
 //!
 //! A batch is acknowledged only when every entry up to its last sequence number is in a synced commit. Acknowledged
-//! entries are therefore readable, and a duplicate is never acknowledged before its original is on disk. When a commit
-//! fails, everything behind it fails with the same reason, is removed from the duplicate memory, and its sequence numbers
-//! are never assigned again.
+//! entries are therefore readable, and a duplicate is never acknowledged before its original is on disk. The appender hands over
+//! a commit only after it has applied the result of the previous one. When a commit fails, everything packed behind it
+//! fails with the same reason, is removed from the duplicate memory, and its sequence numbers are never assigned again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, SendError, Sender, TrySendError};
+use crossbeam_channel::{Receiver, SendError, Sender, TrySendError, bounded};
 use parking_lot::Mutex;
 
 use super::class::Classifier;
-use super::committer::{Commit, CommitState, Part, ReturnedBuffers, SegmentWriter, with_writer};
+use super::committer::{Commit, CommitResult, Committer, Part, SegmentWriter, with_writer};
 use super::dedupe::{Dedupe, DedupeOutcome};
 use super::seqno::SeqNos;
-use crate::limits::{BLOCK_WAITS_COMMITS, COMMIT_PACKED_BYTES, COMMIT_WORTH_BYTES, INTAKE_BYTES};
+use crate::limits::{
+    BLOCK_WAITS_COMMITS, COMMIT_PACKED_BYTES, COMMIT_WORTH_BYTES, INTAKE_BATCHES, INTAKE_BYTES,
+};
 use crate::model::{Batch, Entry, Flags, Kind, SeqNo};
-use crate::store::Shared;
+use crate::store::StoreInner;
 use crate::store::error::{StoreError, fits};
 use crate::store::log::builder::{BlockBuilder, Packer};
 use crate::store::log::file::BlockMeta;
-use crate::store::log::frame::write_frame;
 use crate::wire::salt_event::fingerprints_of;
 
 /// Completion callback of a batch, called once: stored and synced, or the reason of the failure.
@@ -165,19 +166,11 @@ impl ClassQueue {
         if self.entries.is_empty() {
             return Ok(());
         }
-        let ((first_seq, last_seq), (at_min, at_max)) = (self.builder.seqs(), self.builder.times());
         if self.builder.len() != self.entries.len() {
             return Err(StoreError::Broken("entry counts of a block and its index differ"));
         }
-        let packed = self.builder.finish(packer)?;
-        let offset = self.frames.len() as u64;
-        let seqs = (first_seq, last_seq);
-        let (len, head_len) = write_frame(&mut self.frames, &packed, seqs, self.entries.len())?;
-        drop(packed);
-        let count = fits(self.entries.len(), "a block has over 4 G entries")?;
-        let meta = BlockMeta { offset, len, head_len, count, first_seq, last_seq, at_min, at_max };
         let (templates, raw_bytes) = (self.builder.templates(), self.builder.raw_bytes());
-        self.builder.clear();
+        let meta = self.builder.write(packer, &mut self.frames)?;
         let room = self.entries.len();
         let entries = std::mem::replace(&mut self.entries, Vec::with_capacity(room));
         let batches = std::mem::take(&mut self.batches);
@@ -216,14 +209,15 @@ pub(in crate::store) struct EntryStats {
 
 /// The appender's thread.
 pub struct Appender {
-    shared: Arc<Shared>,
+    shared: Arc<StoreInner>,
     intake: Receiver<Submission>,
     intake_bytes: Arc<AtomicUsize>,
     commits: Sender<Commit>,
-    idles: Receiver<ReturnedBuffers>,
-    /// Set while the committer is idle.
-    idle: Option<ReturnedBuffers>,
-    commit_state: Arc<Mutex<CommitState>>,
+    results: Receiver<CommitResult>,
+    /// Buffers for the next commit; `None` while a commit is in flight.
+    idle: Option<Vec<Vec<u8>>>,
+    /// Last durable sequence number per class.
+    on_disk: Vec<SeqNo>,
     writer: Arc<Mutex<SegmentWriter>>,
     queues: Vec<ClassQueue>,
     waiting: VecDeque<Waiting>,
@@ -234,39 +228,32 @@ pub struct Appender {
     stats: EntryStats,
     /// The number of the next commit.
     commit_number: u64,
-    /// The number of failed commits so far.
-    epoch: u64,
-}
-
-/// The appender's queues and shared state.
-pub(in crate::store) struct Ends {
-    pub(in crate::store) intake: Receiver<Submission>,
-    pub(in crate::store) intake_bytes: Arc<AtomicUsize>,
-    pub(in crate::store) commits: Sender<Commit>,
-    pub(in crate::store) idles: Receiver<ReturnedBuffers>,
-    pub(in crate::store) commit_state: Arc<Mutex<CommitState>>,
-    pub(in crate::store) writer: Arc<Mutex<SegmentWriter>>,
 }
 
 impl Appender {
+    /// The queue of entries, and the two threads that empty it.
     pub(in crate::store) fn new(
-        shared: Arc<Shared>,
-        ends: Ends,
+        shared: Arc<StoreInner>,
+        writer: SegmentWriter,
         dedupe: Dedupe,
         classifier: Classifier,
         packer: Packer,
         seqnos: SeqNos,
-    ) -> Self {
-        let Ends { intake, intake_bytes, commits, idles, commit_state, writer } = ends;
+    ) -> (Intake, Self, Committer) {
+        let (submissions, intake) = bounded(INTAKE_BATCHES);
+        let (commits, commits_rx) = bounded(1);
+        let (results_tx, results) = bounded(1);
+        let (intake_bytes, writer) = (Arc::<AtomicUsize>::default(), Arc::new(Mutex::new(writer)));
         let queues = shared.classes.configured().map(|_| ClassQueue::default()).collect();
-        Self {
+        let committer = Committer { commits: commits_rx, results: results_tx, writer: writer.clone() };
+        let appender = Self {
             shared,
             intake,
-            intake_bytes,
+            intake_bytes: intake_bytes.clone(),
             commits,
-            idles,
-            idle: None,
-            commit_state,
+            results,
+            idle: Some(Vec::new()),
+            on_disk: Vec::new(),
             writer,
             queues,
             waiting: VecDeque::new(),
@@ -276,15 +263,14 @@ impl Appender {
             classifier,
             stats: EntryStats::default(),
             commit_number: 1,
-            epoch: 0,
-        }
+        };
+        (Intake { submissions, bytes: intake_bytes }, appender, committer)
     }
 
     /// Runs until all senders are gone and all their batches are committed or failed.
     pub fn run(mut self) {
         loop {
             self.shared.heartbeat();
-            self.apply_results();
             if self.idle.is_some() && self.has_work() {
                 let Ok(work) = self.intake.try_recv() else {
                     self.hand_over(true);
@@ -294,25 +280,27 @@ impl Appender {
             } else {
                 crossbeam_channel::select! {
                     recv(self.intake) -> work => match work {
-                        Ok(work) => self.take(work),
+                        Ok(work) => {
+                            // It may be the retry of a batch that failed: its failure is applied first.
+                            self.results.try_recv().into_iter().for_each(|result| self.apply_result(result));
+                            self.take(work);
+                        }
                         Err(_) => break,
                     },
-                    recv(self.idles) -> idle => if let Ok(idle) = idle { self.idle = Some(idle) },
+                    recv(self.results) -> result => if let Ok(result) = result { self.apply_result(result) },
                     default(Duration::from_secs(1)) => {}
                 }
             }
-            let packed = self.packed_bytes();
-            if packed > COMMIT_PACKED_BYTES {
+            if self.packed_bytes() > COMMIT_PACKED_BYTES {
                 self.wait_for_idle();
             }
-            if self.idle.is_some() && packed > COMMIT_WORTH_BYTES {
+            if self.idle.is_some() && self.packed_bytes() > COMMIT_WORTH_BYTES {
                 self.hand_over(false);
             }
         }
         self.wait_for_idle();
         self.hand_over(true);
         self.wait_for_idle();
-        self.apply_results();
         self.seqnos.release_unused();
         tracing::debug!(next_seq = self.seqnos.next().0, "appender done");
     }
@@ -327,24 +315,20 @@ impl Appender {
     }
 
     fn wait_for_idle(&mut self) {
-        if self.idle.is_none() {
-            // An error means that the committer ended, and the process ends with it.
-            self.idle = self.idles.recv().ok();
+        // An error means that the committer ended, and the process ends with it.
+        if self.idle.is_none()
+            && let Ok(result) = self.results.recv()
+        {
+            self.apply_result(result);
         }
     }
 
-    /// Applies the results of the commits handed over so far.
-    fn apply_results(&mut self) {
-        let failure = {
-            let mut commit_state = self.commit_state.lock();
-            self.dedupe.keep(&commit_state.on_disk);
-            (commit_state.epoch != self.epoch).then(|| {
-                self.epoch = commit_state.epoch;
-                std::mem::take(&mut commit_state.reason)
-            })
-        };
-        if let Some(reason) = failure {
-            self.fail(&reason);
+    fn apply_result(&mut self, result: CommitResult) {
+        let CommitResult { on_disk, error, buffers } = result;
+        self.dedupe.keep(&on_disk);
+        (self.on_disk, self.idle) = (on_disk, Some(buffers));
+        if let Some(error) = error {
+            self.fail(&error);
         }
     }
 
@@ -353,9 +337,7 @@ impl Appender {
         let lost: usize = self.queues.iter_mut().map(ClassQueue::clear).sum();
         self.shared.metrics.entries_failed.add(lost as u64);
         self.stats = EntryStats::default();
-        let commit_state = self.commit_state.lock();
-        self.dedupe.forget(&commit_state.on_disk);
-        drop(commit_state);
+        self.dedupe.forget(&self.on_disk);
         for waiting in self.waiting.drain(..) {
             (waiting.done)(Err(reason.to_owned()));
         }
@@ -390,7 +372,6 @@ impl Appender {
             tracing::error!(%error, "entries not stored, senders notified");
             // The commit in flight may still succeed, and its entries must stay in the duplicate memory.
             self.wait_for_idle();
-            self.apply_results();
             self.fail(&error.to_string());
         }
     }
@@ -438,7 +419,7 @@ impl Appender {
     /// Hands packed blocks to the committer, and open blocks with them: all, or only those that are half full or have
     /// waited for `BLOCK_WAITS_COMMITS`.
     fn hand_over(&mut self, everything: bool) {
-        let Some(mut idle) = self.idle.take() else { return };
+        let Some(mut buffers) = self.idle.take() else { return };
         let mut parts = Vec::new();
         let mut covered = self.seqnos.next();
         for (class, queue) in self.shared.classes.configured().zip(&mut self.queues) {
@@ -448,7 +429,7 @@ impl Appender {
                 && let Err(error) = queue.finish(&mut self.packer)
             {
                 tracing::error!(%error, "entries not stored, senders notified");
-                self.idle = Some(idle);
+                self.idle = Some(buffers);
                 self.fail(&error.to_string());
                 return;
             }
@@ -456,7 +437,7 @@ impl Appender {
                 covered = covered.min(open.seq);
             }
             if !queue.blocks.is_empty() {
-                let frames = std::mem::replace(&mut queue.frames, idle.buffers.pop().unwrap_or_default());
+                let frames = std::mem::replace(&mut queue.frames, buffers.pop().unwrap_or_default());
                 parts.push(Part { class, frames, blocks: std::mem::take(&mut queue.blocks) });
             }
         }
@@ -466,12 +447,16 @@ impl Appender {
             dones.extend(self.waiting.pop_front().map(|first| first.done));
         }
         let stats = std::mem::take(&mut self.stats);
-        let commit = Commit { epoch: self.epoch, parts, dones, covered, stats };
+        let commit = Commit { parts, dones, covered, stats };
         self.commit_number += 1;
         // With delayed syncs the committer tracks unsynced writes.
         let syncs_each = || with_writer(&self.writer, |writer| writer.syncs_each());
         if commit.is_small() && self.intake.is_empty() && syncs_each() {
-            with_writer(&self.writer, |writer| writer.apply(commit, |idle| self.idle = Some(idle)));
+            let mut result = None;
+            with_writer(&self.writer, |writer| writer.apply(commit, |done| result = Some(done)));
+            if let Some(result) = result {
+                self.apply_result(result);
+            }
             return;
         }
         if let Err(SendError(commit)) = self.commits.send(commit) {

@@ -1,7 +1,7 @@
 //! The committer: the one thread that writes packed blocks to disk, indexes them, and acknowledges their entries.
 //!
 //! It applies one commit at a time: one write per class, one `fdatasync` per log written to, the update of the in-memory
-//! index, the acknowledgements. When a commit fails, all commits packed before the failure was known fail with it.
+//! index, the acknowledgements. It hands the result to the appender, which fails what it has packed behind a failed commit.
 //!
 //! Commits need the lock of [`SegmentWriter`]. The appender applies a small commit itself if no further batch is
 //! waiting, which saves a single caller a thread switch.
@@ -28,12 +28,10 @@ use crate::store::log::file::FILE_HEADER_LEN;
 use crate::store::log::frame::{LogId, Position, place_frame};
 use crate::store::segment::{Index, Segment, create};
 use crate::store::vfs::FsFile;
-use crate::store::{Limits, Shared};
+use crate::store::{Limits, StoreInner};
 
 /// Blocks that are written and synced together.
 pub(in crate::store) struct Commit {
-    /// Number of failed commits at the time of packing.
-    pub(in crate::store) epoch: u64,
     pub(in crate::store) parts: Vec<Part>,
     pub(in crate::store) dones: Vec<Done>,
     /// All entries below this sequence number are in this commit or an earlier one.
@@ -65,21 +63,15 @@ impl Part {
     }
 }
 
-/// The committer's idle signal; returns buffers for reuse.
+/// The result of a commit, for the appender: it may hand over the next one.
 #[derive(Debug, Default)]
-pub(in crate::store) struct ReturnedBuffers {
-    pub(in crate::store) buffers: Vec<Vec<u8>>,
-}
-
-/// Results of commits, read by the appender.
-#[derive(Debug, Default)]
-pub(in crate::store) struct CommitState {
+pub(in crate::store) struct CommitResult {
     /// Last durable sequence number per class.
     pub(in crate::store) on_disk: Vec<SeqNo>,
-    /// Number of failed commits.
-    pub(in crate::store) epoch: u64,
-    /// Reason of the last failure.
-    pub(in crate::store) reason: String,
+    /// Why the commit failed.
+    pub(in crate::store) error: Option<String>,
+    /// Buffers for reuse.
+    pub(in crate::store) buffers: Vec<Vec<u8>>,
 }
 
 /// Up to this number of callers, acknowledgements precede the idle signal.
@@ -215,20 +207,21 @@ impl Active {
 /// The committer's thread.
 pub struct Committer {
     pub(in crate::store) commits: Receiver<Commit>,
-    pub(in crate::store) idles: Sender<ReturnedBuffers>,
+    pub(in crate::store) results: Sender<CommitResult>,
     pub(in crate::store) writer: Arc<Mutex<SegmentWriter>>,
 }
 
 /// The state needed to write to active segments.
 pub(in crate::store) struct SegmentWriter {
-    pub(in crate::store) shared: Arc<Shared>,
-    pub(in crate::store) commit_state: Arc<Mutex<CommitState>>,
+    pub(in crate::store) shared: Arc<StoreInner>,
     pub(in crate::store) seals: Sender<Arc<Segment>>,
     /// By class; `None` until the first write.
     pub(in crate::store) active: Vec<Option<Active>>,
     /// Segments with a failed write or sync, not finished yet.
     pub(in crate::store) broken: Vec<Active>,
     pub(in crate::store) limits: Limits,
+    /// Last committed sequence number per class.
+    pub(in crate::store) on_disk: Vec<SeqNo>,
     /// Time of the first write that is not synced.
     pub(in crate::store) unsynced_since: Option<Instant>,
     /// Whether a thread works with it, or panicked meanwhile.
@@ -238,14 +231,13 @@ pub(in crate::store) struct SegmentWriter {
 impl Committer {
     /// Runs until the appender has ended and all its commits are applied.
     pub fn run(self) {
-        let _ = self.idles.send(ReturnedBuffers::default());
         loop {
             let pause = with_writer(&self.writer, |writer| writer.pause());
             let next = self.commits.recv_timeout(pause);
             let is_closed = matches!(next, Err(RecvTimeoutError::Disconnected));
             with_writer(&self.writer, |writer| {
                 match next {
-                    Ok(commit) => writer.apply(commit, |idle| drop(self.idles.send(idle))),
+                    Ok(commit) => writer.apply(commit, |result| drop(self.results.send(result))),
                     Err(RecvTimeoutError::Timeout) => writer.roll_full_segments(),
                     Err(RecvTimeoutError::Disconnected) => {
                         writer.sync_late();
@@ -290,61 +282,32 @@ impl SegmentWriter {
         }
     }
 
-    /// Applies a commit and acknowledges its entries; calls `free` when the next commit may be handed over.
-    pub(in crate::store) fn apply(&mut self, mut commit: Commit, free: impl FnOnce(ReturnedBuffers)) {
+    /// Applies a commit and acknowledges its entries; calls `free` with the result when the next commit may be handed over.
+    pub(in crate::store) fn apply(&mut self, mut commit: Commit, free: impl FnOnce(CommitResult)) {
         let outcome = self.execute(&mut commit);
         let entries: usize = commit.parts.iter().flat_map(|p| &p.blocks).map(|b| b.entries.len()).sum();
-        self.record_outcome(&commit, &outcome);
         if let Err(error) = &outcome {
             self.shared.metrics.entries_failed.add(entries as u64);
             tracing::error!(%error, entries, "entries not stored, senders notified");
         }
-        let idle =
-            ReturnedBuffers { buffers: commit.parts.into_iter().map(|part| emptied(part.frames)).collect() };
-        let reason = outcome.map_err(|error| error.to_string());
-        let answer = |dones: Vec<Done>| dones.into_iter().for_each(|done| done(reason.clone()));
+        let outcome = outcome.map_err(|error| error.to_string());
+        let buffers = commit.parts.into_iter().map(|part| emptied(part.frames)).collect();
+        let result = CommitResult { on_disk: self.on_disk.clone(), error: outcome.clone().err(), buffers };
+        let answer = |dones: Vec<Done>| dones.into_iter().for_each(|done| done(outcome.clone()));
         // Under load the next commit is packed while these callbacks run. One or two callers are answered first: waking the
         // appender would only compete for the processor. After a failure the appender must be woken first: otherwise it
         // could count a caller's next batch among those packed behind the failed commit.
-        if commit.dones.len() > FEW_DONES || reason.is_err() {
-            free(idle);
+        if commit.dones.len() > FEW_DONES || outcome.is_err() {
+            free(result);
             answer(commit.dones);
         } else {
             answer(commit.dones);
-            free(idle);
+            free(result);
         }
         self.roll_full_segments();
     }
 
-    fn record_outcome(&self, commit: &Commit, outcome: &Result<(), StoreError>) {
-        let mut commit_state = self.commit_state.lock();
-        match outcome {
-            Ok(()) => {
-                for part in &commit.parts {
-                    let last = part.blocks.last().map(|block| block.meta.last_seq);
-                    let place =
-                        commit_state.on_disk.get_mut(part.class.index()).expect("a class of the store");
-                    let last = last.expect("a part has blocks");
-                    assert!(last > *place, "sequence numbers ascend within a class");
-                    *place = last;
-                }
-            }
-            Err(error) if commit.epoch == commit_state.epoch => {
-                commit_state.epoch += 1;
-                commit_state.reason = error.to_string();
-            }
-            Err(_) => {}
-        }
-    }
-
     fn execute(&mut self, commit: &mut Commit) -> Result<(), StoreError> {
-        let failed = {
-            let commit_state = self.commit_state.lock();
-            commit.epoch != commit_state.epoch
-        };
-        if failed {
-            return Err(StoreError::Failed("an earlier commit failed".to_owned()));
-        }
         if let Err(error) = self.write(&mut commit.parts) {
             self.active.iter_mut().flatten().for_each(Active::undo);
             self.finish_broken_segments();
@@ -373,6 +336,9 @@ impl SegmentWriter {
             self.shared.count_written(part.class, entries);
             // Not from `stats`, which include entries of blocks that are still open.
             metrics.entries_stored.add(entries);
+            let last = part.blocks.last().expect("a part has blocks").meta.last_seq;
+            let before = self.on_disk.get_mut(part.class.index()).expect("a class of the store");
+            assert!(std::mem::replace(before, last) < last, "sequence numbers ascend within a class");
         }
         self.shared.check_free_space();
         metrics.commits.add(1);
@@ -405,10 +371,7 @@ impl SegmentWriter {
     /// Finishes the active segment of a class if its index has no room for `part`.
     fn finish_without_room_for(&mut self, part: &Part) -> Result<(), StoreError> {
         let Some(slot) = self.active.get_mut(part.class.index()) else { return Ok(()) };
-        let is_full = |active: &Active| match &*active.segment.index() {
-            Index::Memory(index) => !part.fits_into(index),
-            Index::Open(_) | Index::Closed => false,
-        };
+        let is_full = |active: &Active| active.segment.memory().is_some_and(|index| !part.fits_into(&index));
         if let Some(full) = slot.as_mut().filter(|active| is_full(active)) {
             full.sync()?;
             full.trim();

@@ -284,16 +284,11 @@ mod tests {
     fn entry(source: Source, on_bus: bool, body: &[u8]) -> Entry<'_> {
         let flags = if on_bus { Flags::ON_BUS } else { Flags::default() };
         Entry {
-            kind: Kind::Return,
-            source,
             flags,
-            at: Micros(0),
             tag: b"salt/job/1/ret/web1",
             jid: "1",
             minion: "web1",
-            fun: "",
-            retcode: 0,
-            body,
+            ..Entry::new(Kind::Return, source, Micros(0), body)
         }
     }
 

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 
 use crate::store::Store;
 use crate::store::error::{StoreError, io_at};
+use crate::store::format::read_if_exists;
 use crate::store::vfs::FsFile;
 
 const NAME: &str = "REACTOR";
@@ -22,12 +23,7 @@ impl Store {
 
     /// The content of the reactor's file, if it exists.
     pub fn reactor_file(&self) -> Result<Option<Vec<u8>>, StoreError> {
-        let path = self.0.dir.join(NAME);
-        match std::fs::read(&path) {
-            Ok(bytes) => Ok(Some(bytes)),
-            Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(why) => Err(io_at("read", &path)(why)),
-        }
+        read_if_exists(&self.0.dir.join(NAME))
     }
 
     /// Replaces the file. `write` receives a function that appends text to it. Durable on return.

@@ -16,7 +16,7 @@ use super::dedupe::Dedupe;
 use crate::clock::Micros;
 use crate::limits::DEDUPE_REFILL_BYTES;
 use crate::model::{Entry, Fingerprints, Flags, Kind, SeqNo, Source};
-use crate::store::Shared;
+use crate::store::StoreInner;
 use crate::store::error::StoreError;
 use crate::store::log::block::Rows;
 use crate::store::log::file::BlockMeta;
@@ -42,7 +42,7 @@ struct Recent {
 
 /// Replays the newest `window` entries into the duplicate memory and the classifier.
 pub(in crate::store) fn refill(
-    shared: &Shared,
+    shared: &StoreInner,
     window: usize,
     dedupe: &mut Dedupe,
     classifier: &mut Classifier,
@@ -63,26 +63,23 @@ pub(in crate::store) fn refill(
     recent.sort_unstable_by_key(|recent| recent.seq);
     let surplus = recent.len().saturating_sub(window);
     for Recent { kind, source, flags, at, fingerprints, .. } in recent.into_iter().skip(surplus) {
-        let (jid, minion, fun, retcode) = ("", "", "", 0);
-        let entry = Entry { kind, source, flags, at, tag: b"", jid, minion, fun, retcode, body: b"" };
-        dedupe.check(&entry, fingerprints);
+        dedupe.check(&Entry { flags, ..Entry::new(kind, source, at, b"") }, fingerprints);
         dedupe.keep_all();
     }
 }
 
 fn take(rows: Rows<'_>, classifier: &mut Classifier, to: &mut Vec<Recent>) -> Result<(), String> {
     for n in 0..rows.len() {
-        let (kind, source, flags, at) = (rows.kind(n), rows.source(n), rows.flags(n), rows.at(n));
-        let (tag, jid, minion, fun) = (rows.tag(n), rows.jid(n), rows.minion(n), rows.fun(n));
-        let (retcode, body) = (rows.retcode(n), rows.body(n)?);
-        let entry = Entry { kind, source, flags, at, tag: &tag, jid: &jid, minion, fun, retcode, body };
+        let (tag, jid) = (rows.tag(n), rows.jid(n));
+        let entry = rows.entry(n, &tag, &jid, rows.body(n)?);
         classifier.class_of(&entry);
+        let Entry { kind, source, flags, at, .. } = entry;
         to.push(Recent { seq: rows.seq(n), kind, source, flags, at, fingerprints: fingerprints_of(&entry) });
     }
     Ok(())
 }
 
-fn skipped(shared: &Shared, segment: &Segment, offset: u64, error: &str) {
+fn skipped(shared: &StoreInner, segment: &Segment, offset: u64, error: &str) {
     shared.metrics.blocks_unread_at_start.add(1);
     let path = segment.log().path().display();
     tracing::error!(%path, offset, error, "cannot read a block at start, duplicates of its entries are not detected");
@@ -90,8 +87,9 @@ fn skipped(shared: &Shared, segment: &Segment, offset: u64, error: &str) {
 
 /// The blocks with the newest `window` entries of all classes, limited to [`DEDUPE_REFILL_BYTES`]. Blocks of different
 /// classes overlap: after those with `window` entries come all others with entries as new.
-fn newest_blocks(shared: &Shared, window: usize) -> Vec<Chosen> {
-    let mut walks: Vec<Walk> = shared.classes.all().map(|class| Walk::new(shared.segments(class))).collect();
+fn newest_blocks(shared: &StoreInner, window: usize) -> Vec<Chosen> {
+    let mut walks: Vec<NewestBlocks> =
+        shared.classes.all().map(|class| NewestBlocks::new(shared.segments(class))).collect();
     let (mut chosen, mut entries, mut bytes) = (Vec::new(), 0, 0);
     // A lower bound of the sequence numbers in the window.
     let mut oldest = SeqNo(u64::MAX);
@@ -118,7 +116,7 @@ fn newest_blocks(shared: &Shared, window: usize) -> Vec<Chosen> {
 }
 
 /// A walk over the blocks of a class, newest first.
-struct Walk {
+struct NewestBlocks {
     /// Segments not visited yet, oldest first.
     segments: Vec<Arc<Segment>>,
     /// The current segment and its remaining blocks, oldest first.
@@ -127,7 +125,7 @@ struct Walk {
     newest: Option<SeqNo>,
 }
 
-impl Walk {
+impl NewestBlocks {
     fn new(segments: Vec<Arc<Segment>>) -> Self {
         let mut walk = Self { segments, current: None, newest: None };
         walk.update_newest();
@@ -140,7 +138,7 @@ impl Walk {
     }
 
     /// The next block; `None` if the step only loaded the blocks of the next segment.
-    fn step(&mut self, shared: &Shared) -> Result<Option<Chosen>, (Arc<Segment>, StoreError)> {
+    fn step(&mut self, shared: &StoreInner) -> Result<Option<Chosen>, (Arc<Segment>, StoreError)> {
         let next = match &mut self.current {
             Some((segment, blocks)) if !blocks.is_empty() => {
                 let number = u32::try_from(blocks.len() - 1).expect("block numbers are 32 bits");
@@ -156,8 +154,8 @@ impl Walk {
     }
 
     /// Loads the blocks of a segment from its index.
-    fn open(&mut self, shared: &Shared, segment: &Arc<Segment>) -> Result<(), StoreError> {
-        let blocks = shared.ready(segment)?.blocks().map_or(Vec::new(), |blocks| blocks.metas().to_vec());
+    fn open(&mut self, shared: &StoreInner, segment: &Arc<Segment>) -> Result<(), StoreError> {
+        let blocks = shared.ready(segment)?.blocks().metas().to_vec();
         self.current = Some((segment.clone(), blocks));
         Ok(())
     }

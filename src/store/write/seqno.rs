@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use crate::model::SeqNo;
 use crate::store::error::{StoreError, io_at};
+use crate::store::format::read_if_exists;
 use crate::store::vfs::Fs;
 
 /// The allocator of sequence numbers.
@@ -33,40 +34,29 @@ impl SeqNos {
     /// Continues at the greater of `used`, the number after the last one in the log, and the number in the file.
     pub fn open(fs: &Arc<dyn Fs>, state_dir: &Path, used: SeqNo, ahead: u64) -> Result<Self, StoreError> {
         let path = state_dir.join("SEQUENCE");
-        let number = |bytes: &[u8]| std::str::from_utf8(bytes).ok()?.trim_end().parse().ok().map(SeqNo);
-        // Saturates at the last number, where `reserve` fails.
-        let skipped = || SeqNo(used.0.saturating_add(ahead));
-        let next = match std::fs::read(&path) {
-            Ok(bytes) => number(&bytes).map_or_else(
-                || {
-                    let next = skipped();
+        let number = |bytes: Vec<u8>| str::from_utf8(&bytes).ok()?.trim_end().parse().ok().map(SeqNo);
+        let stored = read_if_exists(&path)?.map(number);
+        let next = match stored {
+            Some(Some(stored)) => {
+                if used > stored {
                     tracing::error!(
-                        path = %path.display(), next = next.0,
-                        "malformed file, skipping sequence numbers that may have been assigned"
+                        path = %path.display(), stored = stored.0, next = used.0,
+                        "file older than the log, sequence numbers of lost entries may be assigned again"
                     );
-                    next
-                },
-                |stored| {
-                    if used > stored {
-                        tracing::error!(
-                            path = %path.display(), stored = stored.0, next = used.0,
-                            "file older than the log, sequence numbers of lost entries may be assigned again"
-                        );
-                    }
-                    used.max(stored)
-                },
-            ),
+                }
+                used.max(stored)
+            }
             // A new store.
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound && used == SeqNo::FIRST => used,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                let next = skipped();
+            None if used == SeqNo::FIRST => used,
+            None | Some(None) => {
+                // Saturates at the last number, where `reserve` fails.
+                let next = SeqNo(used.0.saturating_add(ahead));
                 tracing::error!(
                     path = %path.display(), next = next.0,
-                    "file not found, skipping sequence numbers that may have been assigned"
+                    "file missing or malformed, skipping sequence numbers that may have been assigned"
                 );
                 next
             }
-            Err(why) => return Err(io_at("read", &path)(why)),
         };
         Ok(Self { fs: fs.clone(), path, next, end: next, ahead })
     }

@@ -10,9 +10,9 @@ use rmpv::Value;
 use saltcellar::clock::Micros;
 use saltcellar::ingest::spill::file::DiskQueue;
 use saltcellar::model::{Batch, Entry, Kind, SeqNo, Source};
-use saltcellar::store::index::job::{Encoder, Record};
+use saltcellar::store::index::job::{Encoder, JobRecord};
 use saltcellar::store::index::page::PageWriter;
-use saltcellar::store::index::{Blocks, LatestRow, SegmentMetadata, TagTemplates, Totals, latest, minion};
+use saltcellar::store::index::{Blocks, LatestJob, SegmentMetadata, TagTemplates, Totals, latest, minion};
 use saltcellar::store::log::block::BlockView;
 use saltcellar::store::log::builder::{BlockBuilder, Packer};
 use saltcellar::store::log::file::BlockMeta;
@@ -198,7 +198,7 @@ pub(super) fn pages() -> Vec<Vec<u8>> {
 
     let (mut encoder, mut jobs) = (Encoder::default(), Vec::new());
     for (n, key) in (0_u32..).zip(&keys) {
-        let record = Record {
+        let record = JobRecord {
             rank: u8::try_from(n % 3).unwrap(),
             nocache: n % 5 == 0,
             key: *key,
@@ -217,7 +217,12 @@ pub(super) fn pages() -> Vec<Vec<u8>> {
     let mut writer = PageWriter::new().unwrap();
     let many: Vec<u32> = (0..300).collect();
     minion::write(&mut writer, &[(b"db1", vec![1, 5, 900]), (b"web1", many), (b"web2", vec![])]).unwrap();
-    let row = |fun, minion, seq, jid: &str| LatestRow { fun, minion, seq: SeqNo(seq), jid: jid.to_owned() };
+    let row = |fun: &[u8], minion: &[u8], seq, jid: &str| LatestJob {
+        fun: fun.to_vec(),
+        minion: minion.to_vec(),
+        seq: SeqNo(seq),
+        jid: jid.to_owned(),
+    };
     let rows = [
         row(b"state.apply", b"web1", 5, "20261121000000000001"),
         row(b"state.apply", b"web2", 4, "20261121000000000001_77"),

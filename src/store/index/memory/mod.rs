@@ -9,8 +9,8 @@ pub mod names;
 use std::collections::BinaryHeap;
 
 use super::super::error::{StoreError, fits};
-use super::job::Record;
-use super::latest::BUS_ONLY;
+use super::job::JobRecord;
+use super::latest::{BUS_ONLY, LatestJob};
 use super::segment_metadata::SegmentMetadata;
 use super::summary::{Blocks, TagTemplates};
 use super::{EntryPosition, Totals, newness};
@@ -81,19 +81,6 @@ struct Noted {
     fun: u32,
     /// Index of that return among the latest.
     latest: u32,
-}
-
-/// The latest job of a function on a minion.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct LatestRow<'a> {
-    /// Function; empty for several.
-    pub fun: &'a [u8],
-    /// Minion id.
-    pub minion: &'a [u8],
-    /// Sequence number of its return.
-    pub seq: SeqNo,
-    /// Job id.
-    pub jid: String,
 }
 
 /// The index of a segment that is active or waits to be sealed.
@@ -395,7 +382,7 @@ impl MemIndex {
         })
     }
 
-    fn record(&self, at: u32, job: &MemJob) -> Record<'_> {
+    fn record(&self, at: u32, job: &MemJob) -> JobRecord<'_> {
         let text = |n: u32| if n == NONE { &[][..] } else { self.texts.get(n) };
         let MemJob { first_at, rank, nocache, count, first, .. } = *job;
         let (load, endtime) = (text(job.load), text(job.endtime));
@@ -403,7 +390,7 @@ impl MemIndex {
         let load_seq = if rank > 0 { seq(job.load_seq) } else { 0 };
         let endtime_seq = if job.endtime_seq == NONE { 0 } else { seq(job.endtime_seq) };
         let text = self.free_jid(at);
-        Record {
+        JobRecord {
             key: job.key(),
             text,
             rank,
@@ -460,26 +447,26 @@ impl MemIndex {
     }
 
     /// The latest job per function and minion, sorted by both.
-    pub fn latest(&self) -> Vec<LatestRow<'_>> {
+    pub fn latest(&self) -> Vec<LatestJob> {
         let mut rows: Vec<_> = self.latest.iter().filter_map(|latest| self.latest_row(latest)).collect();
         rows.sort_unstable();
         rows
     }
 
     /// The latest job of a function, per minion.
-    pub fn latest_of(&self, fun: &str) -> Vec<LatestRow<'_>> {
+    pub fn latest_of(&self, fun: &str) -> Vec<LatestJob> {
         let Some(fun) = self.names.find(fun.as_bytes()) else { return Vec::new() };
         self.latest.iter().filter(|l| l.fun == fun).filter_map(|latest| self.latest_row(latest)).collect()
     }
 
-    fn latest_row(&self, latest: &MemLatest) -> Option<LatestRow<'_>> {
+    fn latest_row(&self, latest: &MemLatest) -> Option<LatestJob> {
         let job = self.jobs.get(latest.job as usize)?;
         let jid = match job.key().text() {
             Some(text) => text,
             None => String::from_utf8(self.free_jid(latest.job).to_vec()).ok()?,
         };
-        let (fun, minion) = (self.names.get(latest.fun), self.names.get(latest.minion));
-        Some(LatestRow { fun, minion, seq: latest.seq, jid })
+        let [fun, minion] = [latest.fun, latest.minion].map(|name| self.names.get(name).to_vec());
+        Some(LatestJob { fun, minion, seq: latest.seq, jid })
     }
 
     /// Marks every block with an entry of a minion selected by `wanted`.
@@ -582,7 +569,7 @@ impl<'a> Jobs<'a> {
     }
 
     /// Job `n`: its record, the number of its summary values, and its entries after the first.
-    pub fn get(&self, n: usize) -> Option<(Record<'a>, u32, impl Iterator<Item = u32>)> {
+    pub fn get(&self, n: usize) -> Option<(JobRecord<'a>, u32, impl Iterator<Item = u32>)> {
         let index = self.index;
         let at = *self.order.get(n)?;
         let job = index.jobs.get(at as usize)?;

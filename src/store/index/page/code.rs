@@ -26,9 +26,9 @@ pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
 
 /// Reads these encodings; `None` at the end of the bytes.
 #[derive(Debug, Clone, Copy)]
-pub struct Reader<'a>(pub &'a [u8]);
+pub struct FieldReader<'a>(pub &'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> FieldReader<'a> {
     /// Whether all bytes are read.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -94,7 +94,7 @@ mod tests {
                 put(&mut out, n >> 50);
             }
             put_bytes(&mut out, &bytes);
-            let mut reader = Reader(&out);
+            let mut reader = FieldReader(&out);
             for &n in &numbers {
                 prop_assert_eq!(reader.number(), Some(n));
                 prop_assert_eq!(reader.signed(), Some(n.cast_signed()));
@@ -106,7 +106,7 @@ mod tests {
 
         #[test]
         fn any_bytes_are_read_without_panic(bytes in any::<Vec<u8>>()) {
-            let mut reader = Reader(&bytes);
+            let mut reader = FieldReader(&bytes);
             while reader.number().is_some() && reader.signed().is_some() && reader.bytes().is_some() {}
         }
     }

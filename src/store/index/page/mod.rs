@@ -45,21 +45,27 @@ impl PageWriter {
         Ok(Self { zstd: zstd::bulk::Compressor::new(1)?, raw_max: INDEX_PAGE_BYTES, rows: Vec::new() })
     }
 
-    /// Packs `count` records, sorted by key. `encode(from, max, out)` appends at least one record, starting with number
-    /// `from`, as long as `out` stays within `max` bytes; it returns the number of the next record.
+    /// Packs `count` records, sorted by key. `encode(n, is_first, out)` appends record `n`; `is_first` is set for the first one
+    /// of a page, which is not relative to a previous record.
     pub fn fill(
         &mut self,
         count: usize,
         mut key: impl FnMut(usize) -> Vec<u8>,
-        mut encode: impl FnMut(usize, usize, &mut Vec<u8>) -> io::Result<usize>,
-    ) -> std::io::Result<()> {
+        mut encode: impl FnMut(usize, bool, &mut Vec<u8>) -> io::Result<()>,
+    ) -> io::Result<()> {
         let mut from = 0;
         let mut raw = Vec::new();
         while from < count {
             raw.clear();
-            let next = encode(from, self.raw_max, &mut raw)?;
-            if next <= from || next > count {
-                return Err(io::Error::other("internal error: a page with no records, or with too many"));
+            let mut next = from;
+            while next < count {
+                let len = raw.len();
+                encode(next, next == from, &mut raw)?;
+                if raw.len() > self.raw_max && next > from {
+                    raw.truncate(len);
+                    break;
+                }
+                next += 1;
             }
             let page = self.pack(&raw)?;
             if page.len() > INDEX_PAGE_BYTES && next > from + 1 && self.raw_max >= INDEX_PAGE_BYTES {
@@ -75,6 +81,16 @@ impl PageWriter {
             from = next;
         }
         Ok(())
+    }
+
+    /// As [`PageWriter::fill`], with consecutive numbers as keys of the pages.
+    pub fn fill_numbered(
+        &mut self,
+        count: usize,
+        encode: impl FnMut(usize, bool, &mut Vec<u8>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut pages = 0_u32..;
+        self.fill(count, |_| pages.next().expect("pages are 32 bits").to_be_bytes().to_vec(), encode)
     }
 
     /// Adds a page with given records.
@@ -203,19 +219,10 @@ mod tests {
         };
         let key = |n: usize| u32::try_from(n).unwrap().to_be_bytes().to_vec();
         let mut writer = PageWriter::new().unwrap();
-        let encode = |from: usize, max: usize, out: &mut Vec<u8>| {
-            let mut n = from;
-            while n < 300 {
-                let before = out.len();
-                out.extend(key(n));
-                crate::store::index::page::code::put_bytes(out, &record(n));
-                if out.len() > max && n > from {
-                    out.truncate(before);
-                    break;
-                }
-                n += 1;
-            }
-            Ok(n)
+        let encode = |n: usize, _: bool, out: &mut Vec<u8>| {
+            out.extend(key(n));
+            crate::store::index::page::code::put_bytes(out, &record(n));
+            Ok(())
         };
         writer.fill(300, key, encode).unwrap();
         let rows = writer.rows();
@@ -223,7 +230,7 @@ mod tests {
         let pages = Pages(CheckedTree::open(&db, dir.path(), "t").unwrap());
         pages.0.put(rows, 0).unwrap();
         let records = |page: &[u8]| {
-            let mut reader = crate::store::index::page::code::Reader(page);
+            let mut reader = crate::store::index::page::code::FieldReader(page);
             let mut found = Vec::new();
             while let Some(key) = reader.take(4) {
                 found.push((key.to_vec(), reader.bytes().unwrap().to_vec()));

@@ -133,23 +133,6 @@ impl CheckedTree {
         Ok(())
     }
 
-    /// Fills an empty tree, atomically. Keys must be distinct.
-    pub fn fill(&self, rows: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>) -> Result<(), StoreError> {
-        let mut kept = self.sum.lock();
-        let mut sum = *kept;
-        guarded(&self.dir, || {
-            let mut batch = sled::Batch::default();
-            for (key, value) in rows {
-                sum.add(&key, &value);
-                batch.insert(key, value);
-            }
-            batch.insert(SUM_KEY, sum.to_bytes());
-            self.tree.apply_batch(batch)
-        })?;
-        *kept = sum;
-        Ok(())
-    }
-
     /// Replaces all rows and sets the mark, atomically. Unchanged rows are not written.
     pub fn replace(
         &self,

@@ -4,12 +4,13 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::limits::INDEX_BUSY_TIMEOUT;
 use crate::store::error::{StoreError, io_at};
+use crate::store::format::{list, name_of};
 
 /// Opens a sled database; a panic inside sled on damaged files becomes an error. sled closes a database on a background
 /// thread, so a recently closed one may still be locked: waits up to `INDEX_BUSY_TIMEOUT`.
@@ -46,7 +47,6 @@ pub fn open_or_copy<T>(
 }
 
 fn open_copy(dir: &Path, cache_bytes: u64) -> Result<sled::Db, StoreError> {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
     // Wait until sled has closed the original.
     let place = dir.join("db");
     let held = File::open(&place).map_err(io_at("open", &place))?;
@@ -59,22 +59,38 @@ fn open_copy(dir: &Path, cache_bytes: u64) -> Result<sled::Db, StoreError> {
     }
     let in_memory = Path::new("/dev/shm");
     let parent = if in_memory.is_dir() { in_memory.to_owned() } else { std::env::temp_dir() };
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let copy = parent.join(format!("saltcellar-{}-{number}", std::process::id()));
-    fs::DirBuilder::new().mode(0o700).create(&copy).map_err(io_at("create the directory", &copy))?;
-    let copied = fs::read_dir(dir).and_then(|items| {
-        for item in items {
-            let path = item?.path();
-            if let Some(name) = path.file_name().filter(|_| path.is_file()) {
-                fs::copy(&path, copy.join(name))?;
+    // The copy is removed at once: reads need only the open file.
+    open_sled(&DatabaseCopy::of(dir, &parent)?.0, cache_bytes)
+}
+
+/// A private copy of a database, removed on drop: sled writes to a database on opening.
+pub struct DatabaseCopy(pub PathBuf);
+
+impl DatabaseCopy {
+    /// Copies the files of a closed database to a new directory in `parent`.
+    pub fn of(dir: &Path, parent: &Path) -> Result<Self, StoreError> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let copy = loop {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let path = parent.join(format!("saltcellar-{}-{number}", std::process::id()));
+            match fs::DirBuilder::new().mode(0o700).create(&path) {
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+                made => {
+                    break made.map(|()| Self(path.clone())).map_err(io_at("create the directory", &path))?;
+                }
             }
+        };
+        for path in list(dir)?.iter().filter(|path| path.is_file()) {
+            fs::copy(path, copy.0.join(name_of(path))).map_err(io_at("copy", path))?;
         }
-        Ok(())
-    });
-    let opened = copied.map_err(io_at("copy the index", dir)).and_then(|()| open_sled(&copy, cache_bytes));
-    // Reads need only the open file.
-    let removed = fs::remove_dir_all(&copy).map_err(io_at("remove", &copy));
-    opened.and_then(|db| removed.map(|()| db))
+        Ok(copy)
+    }
+}
+
+impl Drop for DatabaseCopy {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
 }
 
 /// Calls into sled. Damage and panics become [`StoreError::Index`]; errors of the operating system (no space, no file

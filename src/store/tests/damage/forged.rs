@@ -24,8 +24,9 @@ pub(in crate::store) fn frame_at(id: LogId, offset: u64, seq: u64, tag: &str) ->
     let mut builder = builder::BlockBuilder::default();
     builder.push(SeqNo(seq), &event_entry(tag.as_bytes(), b"\x80", Source::Bus, Micros(0))).unwrap();
     let mut packer = builder::Packer::new().unwrap();
-    let (mut frame, packed) = (Vec::new(), builder.finish(&mut packer).unwrap());
-    frame::write_frame_at(&mut frame, &packed, (SeqNo(seq), SeqNo(seq)), 1, (id, offset)).unwrap();
+    let mut frame = Vec::new();
+    builder.write(&mut packer, &mut frame).unwrap();
+    frame::place_frame(&mut frame, id, frame::Position::in_new_log(offset));
     frame
 }
 
@@ -200,9 +201,9 @@ fn log_with_damaged_bodies(path: &Path, damaged: u64, bodies: &[u8]) -> u64 {
         if seq <= damaged {
             packed.bodies = bodies;
         }
-        let place = (DAMAGED, bytes.len() as u64);
         let begin = bytes.len();
-        frame::write_frame_at(&mut bytes, &packed, (SeqNo(seq), SeqNo(seq)), 1, place).unwrap();
+        frame::write_frame(&mut bytes, &packed, (SeqNo(seq), SeqNo(seq)), 1).unwrap();
+        frame::place_frame(&mut bytes[begin..], DAMAGED, frame::Position::in_new_log(begin as u64));
         bytes[begin + 9] ^= u8::from(seq <= damaged);
     }
     fs::write(path, &bytes).unwrap();

@@ -48,9 +48,7 @@ fn an_entry_is_stored_in_its_class_and_found_in_any() {
         let _ = std::fs::remove_dir_all(dir.path().join("log"));
         let _ = std::fs::remove_dir_all(dir.path().join("state"));
         let rig = Rig::open_with(&with(&rules));
-        for n in 0..300 {
-            rig.put(batch_of([n])).unwrap();
-        }
+        rig.put_each(0..300);
         let of = |rig: &Rig, class| entries_of(rig, class);
         let counts = |rig: &Rig| ["jobs", "events", "beacons", "half"].map(|class| of(rig, class));
         let expected = [Some(100), Some(0), Some(100), Some(100)];
@@ -99,9 +97,7 @@ pub(in crate::store) fn with(dir: &Path, rules: &[ClassRules]) -> Options {
 
 /// Stores `numbers` one by one, so that segments roll, and waits until finished segments are sealed.
 pub(in crate::store) fn fill(rig: &Rig, numbers: std::ops::Range<u64>) {
-    for n in numbers {
-        rig.put(batch_of([n])).unwrap();
-    }
+    rig.put_each(numbers);
     settle(rig);
 }
 
@@ -403,9 +399,7 @@ fn readers_and_writers_continue_while_segments_are_dropped() {
             }
         }
     }));
-    for n in 0..900 {
-        rig.put(batch_of([n])).unwrap();
-    }
+    rig.put_each(0..900);
     stop.stop();
     reader.join().unwrap();
     retainer.join().unwrap();

@@ -72,9 +72,9 @@ fn an_interrupted_drop_is_not_reported_as_a_missing_segment() {
             let options = with(copied.path(), &[]);
             let rig = Rig::open_with(&options);
             crate::testkit::wait_for("empty trash", || trash_is_empty(copied.path()).then_some(()));
-            let known = rig.store.0.with_state(crate::store::index::state::State::segments).unwrap();
+            let known = rig.store.0.with_state(crate::store::index::state::StateDatabase::segments).unwrap();
             assert!(!known.iter().any(|(class, seq, _)| class == "jobs" && *seq <= last));
-            let latest = rig.store.0.with_state(crate::store::index::state::State::latest).unwrap();
+            let latest = rig.store.0.with_state(crate::store::index::state::StateDatabase::latest).unwrap();
             let is_stored = rig.store.0.stored_seqs();
             assert!(latest.iter().all(|row| is_stored(row.seq)));
             assert_eq!(options.metrics.segments_missing.get(), 0);

@@ -9,7 +9,7 @@ use crate::wire::msgpack;
 
 impl Model {
     /// Checks a copy of a store, from a backup or a salvage: it contains every acknowledged entry once, and no others.
-    pub(in crate::store::tests::simulation) fn check_copy(&self, store: &Store) {
+    pub(super) fn check_copy(&self, store: &Store) {
         let mut copy = self.clone();
         let listed =
             store.events_before(&EventFilter::default(), SeqNo(u64::MAX), usize::MAX, usize::MAX).unwrap();
@@ -22,7 +22,7 @@ impl Model {
     }
 
     /// Checks all entries, lists and summaries of a store against the model.
-    pub(in crate::store::tests::simulation) fn check(&mut self, store: &Store) {
+    pub(super) fn check(&mut self, store: &Store) {
         assert!(store.durable() >= self.durable, "{} after {}", store.durable(), self.durable);
         self.durable = store.durable();
         let everything = |filter: &EventFilter| {

@@ -14,31 +14,31 @@ use crate::store::vfs::power_cut::Rng;
 const FORGED: &str = "salt/forged";
 
 /// Number of kinds of hostile bodies.
-pub(in crate::store::tests::simulation) const KINDS: u8 = 6;
+pub(super) const KINDS: u8 = 6;
 /// A frame of another store.
-pub(in crate::store::tests::simulation) const FOREIGN: u8 = 0;
+pub(super) const FOREIGN: u8 = 0;
 /// A frame with a sequence number near the maximum.
-pub(in crate::store::tests::simulation) const LAST_NUMBERS: u8 = 1;
+pub(super) const LAST_NUMBERS: u8 = 1;
 /// A frame of another version.
-pub(in crate::store::tests::simulation) const UNKNOWN_VERSION: u8 = 2;
+pub(super) const UNKNOWN_VERSION: u8 = 2;
 /// A copy of a frame of this store.
 const COPY: u8 = 3;
 /// A copy that does not begin at a multiple of 16.
 const COPY_SHIFTED: u8 = 4;
 
 /// Bytes of a hostile body. Large enough that the block, which compresses by less than 1/64, is stored uncompressed.
-pub(in crate::store::tests::simulation) const LEN: usize = 60_000;
+pub(super) const LEN: usize = 60_000;
 
 /// The position of a frame in its log, and the sequence numbers of its entries.
 #[derive(Debug, Clone)]
-pub(in crate::store::tests::simulation) struct FrameAt {
-    pub(in crate::store::tests::simulation) offset: u64,
-    pub(in crate::store::tests::simulation) len: u64,
-    pub(in crate::store::tests::simulation) seqs: Vec<SeqNo>,
+pub(super) struct FrameAt {
+    pub(super) offset: u64,
+    pub(super) len: u64,
+    pub(super) seqs: Vec<SeqNo>,
 }
 
 /// The frames of a log up to the first damaged one.
-pub(in crate::store::tests::simulation) fn frames(path: &Path) -> Vec<FrameAt> {
+pub(super) fn frames(path: &Path) -> Vec<FrameAt> {
     let mut found: Vec<FrameAt> = Vec::new();
     let unknown = LogId { store_id: 0, first_seq: SeqNo(0) };
     let header = LogFile::bare(&Disk, path, unknown).unwrap().header().unwrap();
@@ -58,7 +58,7 @@ pub(in crate::store::tests::simulation) fn frames(path: &Path) -> Vec<FrameAt> {
 }
 
 /// All logs of a store.
-pub(in crate::store::tests::simulation) fn logs(state_dir: &Path) -> Vec<PathBuf> {
+pub(super) fn logs(state_dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for class in std::fs::read_dir(state_dir.join("log")).into_iter().flatten() {
         for segment in std::fs::read_dir(class.unwrap().path()).unwrap() {
@@ -73,13 +73,7 @@ pub(in crate::store::tests::simulation) fn logs(state_dir: &Path) -> Vec<PathBuf
 }
 
 /// A hostile body that will be stored at offset `begin` of the entry's body.
-pub(in crate::store::tests::simulation) fn blob(
-    kind: u8,
-    begin: usize,
-    next_seq: u64,
-    state_dir: &Path,
-    rng: &mut Rng,
-) -> Vec<u8> {
+pub(super) fn blob(kind: u8, begin: usize, next_seq: u64, state_dir: &Path, rng: &mut Rng) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..LEN).map(|_| u8::try_from(rng.below(256)).unwrap()).collect();
     if kind > COPY_SHIFTED {
         let magic = magic_of(state_dir);
@@ -121,14 +115,13 @@ fn copy(state_dir: &Path, rng: &mut Rng) -> Option<Vec<u8>> {
     let path = logs.get(rng.below(logs.len()))?;
     let small: Vec<_> = frames(path).into_iter().filter(|frame| frame.len < 3000).collect();
     let frame = small.get(rng.below(small.len()))?;
-    let bytes = std::fs::read(path).unwrap();
-    let (from, to) =
-        (usize::try_from(frame.offset).unwrap(), usize::try_from(frame.offset + frame.len).unwrap());
-    Some(bytes[from..to].to_vec())
+    let [from, to] = [frame.offset, frame.offset + frame.len].map(|at| usize::try_from(at).unwrap());
+    // The sealed form may have replaced the log meanwhile.
+    std::fs::read(path).unwrap().get(from..to).map(<[u8]>::to_vec)
 }
 
 /// Flips a random bit of a byte.
-pub(in crate::store::tests::simulation) fn flip(path: &Path, at: u64, rng: &mut Rng) {
+pub(super) fn flip(path: &Path, at: u64, rng: &mut Rng) {
     let mut bytes = std::fs::read(path).unwrap();
     if let Some(byte) = bytes.get_mut(usize::try_from(at).unwrap()) {
         *byte ^= 1 << rng.below(8);

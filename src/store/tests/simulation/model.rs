@@ -13,12 +13,12 @@ use crate::wire::salt_event::{event_entry, peek};
 
 /// An item to send.
 #[derive(Clone, Copy)]
-pub(in crate::store::tests::simulation) struct ItemSpec {
+pub(super) struct ItemSpec {
     /// Selects kind and source; see [`Item::new`].
-    pub(in crate::store::tests::simulation) variant: u8,
-    pub(in crate::store::tests::simulation) job: u8,
-    pub(in crate::store::tests::simulation) minion: u8,
-    pub(in crate::store::tests::simulation) size: u16,
+    pub(super) variant: u8,
+    pub(super) job: u8,
+    pub(super) minion: u8,
+    pub(super) size: u16,
 }
 
 impl std::fmt::Debug for ItemSpec {
@@ -28,35 +28,34 @@ impl std::fmt::Debug for ItemSpec {
 }
 
 /// Number of values of [`ItemSpec::variant`].
-pub(in crate::store::tests::simulation) const VARIANTS: u8 = 13;
+pub(super) const VARIANTS: u8 = 13;
 
 /// All classes of the configurations in the simulation.
-pub(in crate::store::tests::simulation) const CLASS_NAMES: [&str; 5] =
-    ["jobs", "events", "beacons", "auth", "returns"];
+pub(super) const CLASS_NAMES: [&str; 5] = ["jobs", "events", "beacons", "auth", "returns"];
 
 /// An item that was sent, once or several times. Its body contains its index.
 #[derive(Debug, Clone)]
-pub(in crate::store::tests::simulation) struct Item {
-    pub(in crate::store::tests::simulation) kind: Kind,
+pub(super) struct Item {
+    pub(super) kind: Kind,
     source: Source,
     tag: Vec<u8>,
-    pub(in crate::store::tests::simulation) jid: String,
+    pub(super) jid: String,
     minion: String,
     on_bus: bool,
-    pub(in crate::store::tests::simulation) body: Vec<u8>,
-    pub(in crate::store::tests::simulation) loss: Loss,
+    pub(super) body: Vec<u8>,
+    pub(super) loss: Loss,
     /// The acknowledged data is certainly on disk.
     settled: bool,
     /// For equal events that count as separate ones: the largest number that one source delivered. Otherwise 0.
     equal: usize,
     /// Permitted additional copies, of retries that are outside the dedupe window.
     extra: usize,
-    pub(in crate::store::tests::simulation) attempts: Vec<Attempt>,
+    pub(super) attempts: Vec<Attempt>,
 }
 
 /// Permission for a readable item to disappear.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::store::tests::simulation) enum Loss {
+pub(super) enum Loss {
     No,
     /// Damaged, or not synced before a power cut.
     Excused,
@@ -66,33 +65,33 @@ pub(in crate::store::tests::simulation) enum Loss {
 
 /// One transmission of an item.
 #[derive(Debug, Clone)]
-pub(in crate::store::tests::simulation) struct Attempt {
+pub(super) struct Attempt {
     source: Source,
     /// Index among all attempts of all items.
-    pub(in crate::store::tests::simulation) order: u64,
+    pub(super) order: u64,
     /// Class at the time of the attempt.
     class: &'static str,
-    pub(in crate::store::tests::simulation) acknowledged: bool,
+    pub(super) acknowledged: bool,
 }
 
 /// All sent items, and the sequence numbers found so far.
 #[derive(Debug, Default, Clone)]
-pub(in crate::store::tests::simulation) struct Model {
-    pub(in crate::store::tests::simulation) items: Vec<Item>,
+pub(super) struct Model {
+    pub(super) items: Vec<Item>,
     attempts: u64,
     /// Index of the item by sequence number, from all checks so far.
-    pub(in crate::store::tests::simulation) found: BTreeMap<u64, usize>,
+    pub(super) found: BTreeMap<u64, usize>,
     /// Sequence numbers found by the last check.
-    pub(in crate::store::tests::simulation) readable: BTreeSet<u64>,
+    pub(super) readable: BTreeSet<u64>,
     /// The durable position at the last check.
-    pub(in crate::store::tests::simulation) durable: SeqNo,
+    pub(super) durable: SeqNo,
     held: BTreeSet<String>,
     /// Fingerprints in one generation of the dedupe window.
     window: usize,
     /// Stored data was damaged. Indexes may then contain entries that the log has lost.
-    pub(in crate::store::tests::simulation) damaged: bool,
+    pub(super) damaged: bool,
     /// Acknowledged entries that were not synced were lost.
-    pub(in crate::store::tests::simulation) lost_unsynced: bool,
+    pub(super) lost_unsynced: bool,
 }
 
 fn body(n: usize, spec: ItemSpec, keys: &[(&str, &str)]) -> Vec<u8> {
@@ -252,7 +251,7 @@ impl Item {
     }
 
     /// Minimum and maximum number of copies in the store.
-    pub(in crate::store::tests::simulation) fn copies(&self) -> (usize, usize) {
+    pub(super) fn copies(&self) -> (usize, usize) {
         if self.loss == Loss::Dropped {
             return (0, self.attempts.len());
         }
@@ -265,7 +264,7 @@ impl Item {
         (self.acknowledged().min(1), 1 + self.extra)
     }
 
-    pub(in crate::store::tests::simulation) fn compare(&self, n: usize, found: &StoredEntry) {
+    pub(super) fn compare(&self, n: usize, found: &StoredEntry) {
         assert_eq!(found.kind, self.kind, "the kind of {n}");
         assert_eq!(found.tag, self.tag, "the tag of {n}");
         assert_eq!(found.jid, self.jid, "the jid of {n}");
@@ -284,7 +283,7 @@ impl Item {
 }
 
 /// The index of a stored item, from its body. `None` if the entry was never sent.
-pub(in crate::store::tests::simulation) fn number(entry: &StoredEntry) -> Option<usize> {
+pub(super) fn number(entry: &StoredEntry) -> Option<usize> {
     let words = msgpack::as_text(&entry.body).or_else(|| {
         let first = msgpack::elements(&entry.body).next()?;
         msgpack::as_text(first)
@@ -301,16 +300,12 @@ pub(in crate::store::tests::simulation) fn number(entry: &StoredEntry) -> Option
 }
 
 impl Model {
-    pub(in crate::store::tests::simulation) fn new(window: usize) -> Self {
+    pub(super) fn new(window: usize) -> Self {
         Self { window, ..Self::default() }
     }
 
     /// Creates items, and a batch of them.
-    pub(in crate::store::tests::simulation) fn batch(
-        &mut self,
-        specs: &[ItemSpec],
-        classes: u8,
-    ) -> (Vec<usize>, Batch) {
+    pub(super) fn batch(&mut self, specs: &[ItemSpec], classes: u8) -> (Vec<usize>, Batch) {
         let mut batch = Batch::default();
         let mut numbers = Vec::new();
         for spec in specs {
@@ -323,7 +318,7 @@ impl Model {
         (numbers, batch)
     }
 
-    pub(in crate::store::tests::simulation) fn hostile(
+    pub(super) fn hostile(
         &mut self,
         classes: u8,
         blob: impl FnOnce(usize) -> Vec<u8>,
@@ -335,7 +330,7 @@ impl Model {
     }
 
     /// Creates an event that each source sends so many times, in order, and the batch of each source.
-    pub(in crate::store::tests::simulation) fn equal_events(
+    pub(super) fn equal_events(
         &mut self,
         sources: &[(Source, usize)],
         classes: u8,
@@ -354,14 +349,14 @@ impl Model {
     }
 
     /// Marks all acknowledged data as durable.
-    pub(in crate::store::tests::simulation) fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
         for item in &mut self.items {
             item.settled |= item.acknowledged() > 0;
         }
     }
 
     /// A power cut: acknowledged data that is not synced may be lost.
-    pub(in crate::store::tests::simulation) fn lose_unsynced(&mut self) {
+    pub(super) fn lose_unsynced(&mut self) {
         for item in self.items.iter_mut().filter(|item| !item.settled) {
             self.lost_unsynced |= item.acknowledged() > 0;
             item.excuse();
@@ -373,7 +368,7 @@ impl Model {
     }
 
     /// Records damage of the entries with these sequence numbers.
-    pub(in crate::store::tests::simulation) fn damage(&mut self, seqs: &[SeqNo]) {
+    pub(super) fn damage(&mut self, seqs: &[SeqNo]) {
         self.damaged = true;
         for n in seqs.iter().filter_map(|seq| self.found.get(&seq.0)) {
             self.items[*n].excuse();
@@ -381,21 +376,21 @@ impl Model {
     }
 
     /// Returns whether the last check found all of these sequence numbers that were ever found.
-    pub(in crate::store::tests::simulation) fn has_read(&self, seqs: &[SeqNo]) -> bool {
+    pub(super) fn has_read(&self, seqs: &[SeqNo]) -> bool {
         seqs.iter().all(|seq| self.readable.contains(&seq.0) || !self.found.contains_key(&seq.0))
     }
 
-    pub(in crate::store::tests::simulation) fn is_damaged(&self) -> bool {
+    pub(super) fn is_damaged(&self) -> bool {
         self.damaged
     }
 
     /// The sequence number after the last one found.
-    pub(in crate::store::tests::simulation) fn next_seq(&self) -> u64 {
+    pub(super) fn next_seq(&self) -> u64 {
         self.found.keys().next_back().map_or(1, |last| last + 1)
     }
 
     /// Sends items again, through sources that were not used before.
-    pub(in crate::store::tests::simulation) fn resend(&mut self, numbers: &[usize], classes: u8) -> Batch {
+    pub(super) fn resend(&mut self, numbers: &[usize], classes: u8) -> Batch {
         let mut batch = Batch::default();
         for n in numbers {
             let source = self.items[*n].resend_source();
@@ -416,7 +411,7 @@ impl Model {
     }
 
     /// Marks the last attempt of these items as acknowledged.
-    pub(in crate::store::tests::simulation) fn acknowledge(&mut self, numbers: &[usize]) {
+    pub(super) fn acknowledge(&mut self, numbers: &[usize]) {
         for n in numbers {
             let item = &mut self.items[*n];
             item.attempts.last_mut().unwrap().acknowledged = true;
@@ -424,25 +419,25 @@ impl Model {
     }
 
     /// Items without an acknowledged attempt.
-    pub(in crate::store::tests::simulation) fn open(&self) -> Vec<usize> {
+    pub(super) fn open(&self) -> Vec<usize> {
         let is_open = |item: &Item| item.acknowledged() == 0 && item.loss != Loss::Excused && item.equal == 0;
         (0..self.items.len()).filter(|n| is_open(&self.items[*n])).collect()
     }
 
     /// Returns an item that can be sent again and recognised as a duplicate.
-    pub(in crate::store::tests::simulation) fn resendable(&self, n: usize) -> Option<usize> {
+    pub(super) fn resendable(&self, n: usize) -> Option<usize> {
         let n = n.checked_rem(self.items.len())?;
         (!self.items[n].is_never_deduplicated() && self.items[n].equal == 0).then_some(n)
     }
 
     /// The last items that can be sent again, at most `count`.
-    pub(in crate::store::tests::simulation) fn recent(&self, count: usize) -> Vec<usize> {
+    pub(super) fn recent(&self, count: usize) -> Vec<usize> {
         let from = self.items.len().saturating_sub(count);
         (from..self.items.len()).filter_map(|n| self.resendable(n)).collect()
     }
 
     /// Places a hold on the job of an item; returns its jid.
-    pub(in crate::store::tests::simulation) fn hold(&mut self, n: usize) -> Option<String> {
+    pub(super) fn hold(&mut self, n: usize) -> Option<String> {
         let jid = self.items.get(n.checked_rem(self.items.len())?)?.jid.clone();
         let jid = Some(jid).filter(|jid| !jid.is_empty())?;
         self.held.insert(jid.clone());
@@ -450,11 +445,7 @@ impl Model {
     }
 
     /// Records that retention dropped a segment with these sequence numbers.
-    pub(in crate::store::tests::simulation) fn drop_segment(
-        &mut self,
-        class: &str,
-        numbers: std::ops::Range<u64>,
-    ) {
+    pub(super) fn drop_segment(&mut self, class: &str, numbers: std::ops::Range<u64>) {
         for (_, n) in self.found.range(numbers) {
             let item = &mut self.items[*n];
             let is_in = |attempt: &Attempt| attempt.class == class;

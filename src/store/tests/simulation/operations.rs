@@ -22,7 +22,7 @@ use crate::store::{StoreError, format};
 
 /// The fate of the log with a hostile body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::store::tests::simulation) enum HostileOutcome {
+pub(super) enum HostileOutcome {
     Stored,
     /// The power is cut after so many operations of the disk.
     Torn(u8),
@@ -31,7 +31,7 @@ pub(in crate::store::tests::simulation) enum HostileOutcome {
 }
 
 #[derive(Debug, Clone)]
-pub(in crate::store::tests::simulation) enum Op {
+pub(super) enum Op {
     /// Sends batches concurrently.
     Put(Vec<Vec<ItemSpec>>),
     /// Sends earlier items again, through another source.
@@ -132,7 +132,7 @@ fn outcome() -> impl Strategy<Value = HostileOutcome> {
     ]
 }
 
-pub(in crate::store::tests::simulation) fn op() -> impl Strategy<Value = Op> {
+pub(super) fn op() -> impl Strategy<Value = Op> {
     let acts = || any::<u8>().prop_map(|acts| acts % 30);
     let normal = prop_oneof![
         6 => batches().prop_map(Op::Put),
@@ -171,7 +171,7 @@ pub(in crate::store::tests::simulation) fn op() -> impl Strategy<Value = Op> {
 }
 
 impl Simulated {
-    pub(in crate::store::tests::simulation) fn apply(&mut self, op: &Op) {
+    pub(super) fn apply(&mut self, op: &Op) {
         match op {
             Op::Put(batches) => {
                 let open = self.put(batches);
@@ -436,7 +436,7 @@ impl Simulated {
         self.open();
     }
 
-    pub(in crate::store::tests::simulation) fn backup(&self) -> std::path::PathBuf {
+    pub(super) fn backup(&self) -> std::path::PathBuf {
         self.dir.path().join("backup")
     }
 

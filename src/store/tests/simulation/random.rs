@@ -18,14 +18,14 @@ use crate::store::vfs::faults::Act;
 
 /// The configuration of a run.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::store::tests::simulation) struct Setup {
+pub(super) struct Setup {
     /// Entries are acknowledged before the sync.
-    pub(in crate::store::tests::simulation) written: bool,
+    pub(super) written: bool,
     /// One segment can hold all entries of a run.
-    pub(in crate::store::tests::simulation) roomy: bool,
+    pub(super) roomy: bool,
     /// Small values exhaust reserved sequence numbers and fingerprints within a run.
-    pub(in crate::store::tests::simulation) numbers_ahead: u64,
-    pub(in crate::store::tests::simulation) dedupe_window: usize,
+    pub(super) numbers_ahead: u64,
+    pub(super) dedupe_window: usize,
 }
 
 impl Setup {

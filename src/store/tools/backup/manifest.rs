@@ -95,7 +95,7 @@ pub struct SmallFile {
 }
 
 /// The content of a backup.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Manifest {
     /// Format version of the store.
     pub store_format: u32,
@@ -122,7 +122,27 @@ impl Manifest {
 
     /// Parses a manifest; the error describes the defect.
     pub fn parse(text: &str) -> Result<Self, String> {
-        parse(text)
+        let (body, end) = text
+            .trim_end_matches('\n')
+            .rsplit_once('\n')
+            .map(|(body, end)| (text.get(..=body.len()).unwrap_or_default(), end))
+            .ok_or("not a manifest")?;
+        if !text.starts_with("saltcellar backup, format ") {
+            return Err("not a manifest".to_owned());
+        }
+        if !text.starts_with(&format!("{TITLE}\n")) {
+            let found = text.lines().next().unwrap_or_default();
+            return Err(format!("the manifest has `{found}`, this release reads `{TITLE}`"));
+        }
+        let expected = format!("end {} {:032x}", body.lines().count(), xxh3_128(body.as_bytes()));
+        if end != expected {
+            return Err("checksum mismatch: the manifest is damaged".to_owned());
+        }
+        let mut manifest = Manifest::default();
+        for line in body.lines().skip(1) {
+            read_line(line, &mut manifest).ok_or_else(|| format!("unknown line `{line}`"))?;
+        }
+        Ok(manifest)
     }
 
     /// Writes the manifest, durably and atomically.
@@ -159,31 +179,6 @@ impl Manifest {
         let _ = writeln!(text, "end {lines} {hash:032x}");
         text
     }
-}
-
-fn parse(text: &str) -> Result<Manifest, String> {
-    let (body, end) = text
-        .trim_end_matches('\n')
-        .rsplit_once('\n')
-        .map(|(body, end)| (text.get(..=body.len()).unwrap_or_default(), end))
-        .ok_or("not a manifest")?;
-    if !text.starts_with("saltcellar backup, format ") {
-        return Err("not a manifest".to_owned());
-    }
-    if !text.starts_with(&format!("{TITLE}\n")) {
-        let found = text.lines().next().unwrap_or_default();
-        return Err(format!("the manifest has `{found}`, this release reads `{TITLE}`"));
-    }
-    let expected = format!("end {} {:032x}", body.lines().count(), xxh3_128(body.as_bytes()));
-    if end != expected {
-        return Err("checksum mismatch: the manifest is damaged".to_owned());
-    }
-    let mut manifest =
-        Manifest { store_format: 0, made: 0, sequence: 0, logs: Vec::new(), smalls: Vec::new() };
-    for line in body.lines().skip(1) {
-        read_line(line, &mut manifest).ok_or_else(|| format!("unknown line `{line}`"))?;
-    }
-    Ok(manifest)
 }
 
 fn read_line(line: &str, manifest: &mut Manifest) -> Option<()> {
@@ -251,7 +246,7 @@ mod tests {
 
     #[test]
     fn a_manifest_is_read_as_it_was_written() {
-        assert_eq!(parse(&manifest().text()), Ok(manifest()));
+        assert_eq!(Manifest::parse(&manifest().text()), Ok(manifest()));
     }
 
     #[test]
@@ -263,12 +258,12 @@ mod tests {
             ("backup, format 1", "backup, format 2", "format 2"),
             ("saltcellar", "pepper", "not a manifest"),
         ] {
-            let error = parse(&text.replacen(from, to, 1)).unwrap_err();
+            let error = Manifest::parse(&text.replacen(from, to, 1)).unwrap_err();
             assert!(error.contains(fields), "{error}");
         }
-        assert!(parse("").is_err() && parse("\n\n").is_err());
+        assert!(Manifest::parse("").is_err() && Manifest::parse("\n\n").is_err());
         let mut astray = manifest();
         astray.logs[0].file = "../../etc/passwd".to_owned();
-        assert!(parse(&astray.text()).unwrap_err().contains("unknown line"));
+        assert!(Manifest::parse(&astray.text()).unwrap_err().contains("unknown line"));
     }
 }

@@ -30,6 +30,7 @@ use super::layout::{self, SegmentFiles};
 use super::{ToolError, Watch};
 use crate::clock::Micros;
 use crate::store::error::io_at;
+use crate::store::format::name_of;
 use crate::store::log::file::LogFile;
 use crate::store::log::walk::{self, Bounds};
 use crate::store::tools::backup::manifest::{FileVersion, LogCopy, Manifest, SegmentState, SmallFile};
@@ -92,13 +93,7 @@ pub fn backup(
     if before.is_none() && !is_empty_or_unfinished(to)? {
         return Err(ToolError::NotEmpty { path: to.to_owned() });
     }
-    let before = before.unwrap_or(Manifest {
-        store_format,
-        made: 0,
-        sequence: 0,
-        logs: Vec::new(),
-        smalls: Vec::new(),
-    });
+    let before = before.unwrap_or_default();
     let sources = measure(from, store_id)?;
     // Read after the logs are measured, so it is above every number in them.
     let sequence =
@@ -112,7 +107,7 @@ pub fn backup(
     // Check for symbolic links before anything is copied.
     dirs(&tree)?;
     let mut report = BackupReport::default();
-    let mut manifest = Manifest { store_format, made: now.0, sequence, logs: Vec::new(), smalls: Vec::new() };
+    let mut manifest = Manifest { store_format, made: now.0, sequence, ..Manifest::default() };
     let mut done = 0;
     for source in sources {
         if let Some(log) = known(&source).filter(|log| to.join(&log.file).is_file()) {
@@ -167,7 +162,7 @@ fn is_unchanged(log: &LogCopy, source: &SourceLog) -> bool {
 /// Whether a directory is empty or has only files of an interrupted first backup.
 fn is_empty_or_unfinished(to: &Path) -> Result<bool, StoreError> {
     let is_leftover = |path: &PathBuf| {
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let name = name_of(path);
         name == "MANIFEST.tmp" || name == UNFINISHED
     };
     let items = files::list(to)?;
@@ -249,7 +244,7 @@ fn take(
         use std::io::Seek as _;
         file.rewind().map_err(io_at("read", &path))?;
         let out = tree.create_new(&name).map_err(io_at("create", &target))?;
-        files::copy_into(&mut file, &path, out, &target, bytes, |part| {
+        files::copy(&mut file, &path, out, &target, bytes, |part| {
             copied += part;
             each(copied);
         })?

@@ -57,7 +57,9 @@ pub fn restore(from: &Path, to: &Path, watch: &mut dyn Watch) -> Result<RestoreR
         let dir = format::class_dir(to, &log.class_name).join(format::segment_name(log.first_seq));
         files::make_dir(&dir)?;
         let mut file = File::open(&source).map_err(io_at("open", &source))?;
-        let hash = files::copy(&mut file, &source, &dir.join("log"), log.bytes, |bytes| {
+        let target = dir.join("log");
+        let out = File::create_new(&target).map_err(io_at("create", &target))?;
+        let hash = files::copy(&mut file, &source, out, &target, log.bytes, |bytes| {
             done += bytes;
             watch.step(done, total, &log.file);
         })?;

@@ -2,6 +2,8 @@
 
 pub mod tree;
 
+pub use crate::store::format::list;
+
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -20,20 +22,8 @@ const SPARE_BYTES: u64 = 1024 * 1024;
 /// The hash of a file's content.
 pub type Hash = u128;
 
-/// Copies the first `len` bytes of an open file into a new, synced file; returns their hash.
+/// Copies the first `len` bytes of an open file into a file that was just created, and syncs it; returns their hash.
 pub fn copy(
-    from: &mut File,
-    source: &Path,
-    to: &Path,
-    len: u64,
-    each: impl FnMut(u64),
-) -> Result<Hash, StoreError> {
-    let out = File::create_new(to).map_err(io_at("create", to))?;
-    copy_into(from, source, out, to, len, each)
-}
-
-/// As [`copy`], into a file that was just created.
-pub fn copy_into(
     from: &mut File,
     source: &Path,
     mut out: File,
@@ -166,25 +156,7 @@ pub fn inherit_owner(dir: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// The entries of a directory, sorted; empty if it does not exist.
-pub fn list(path: &Path) -> Result<Vec<PathBuf>, StoreError> {
-    let items = match fs::read_dir(path) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        items => items.map_err(io_at("list", path))?,
-    };
-    let mut found = Vec::new();
-    for item in items {
-        found.push(item.map_err(io_at("list", path))?.path());
-    }
-    found.sort_unstable();
-    Ok(found)
-}
-
 /// The content of a small text file; `None` if it does not exist.
 pub fn text(path: &Path) -> Result<Option<String>, StoreError> {
-    match fs::read(path) {
-        Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(why) => Err(StoreError::Io { action: "read", path: path.to_owned(), why }),
-    }
+    Ok(format::read_if_exists(path)?.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
 }

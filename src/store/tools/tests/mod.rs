@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
 use super::backup::{self, backup};
@@ -11,9 +10,8 @@ use super::rebuild::{SegmentSelector, rebuild};
 use super::salvage::salvage;
 use super::verify::{self, IndexCheck, verify};
 use super::{ToolError, layout};
-use crate::clock::{Clock, Micros};
+use crate::clock::Micros;
 use crate::limits::BLOCK_RAW_BYTES;
-use crate::metrics::Metrics;
 use crate::model::{Batch, EventFilter, Source};
 use crate::store::tests::damage::forged::frames;
 use crate::store::tools::backup::restore::restore;
@@ -25,16 +23,7 @@ mod swap;
 
 fn options(dir: &Path) -> Options {
     let limits = Limits { segment_bytes_max: 6000, ..Limits::default() };
-    Options {
-        dir: dir.to_owned(),
-        holder: "the test".to_owned(),
-        clock: Clock::manual(Micros(1_000_000)),
-        metrics: Arc::<Metrics>::default(),
-        limits,
-        classes: Classes::default(),
-        free: FreeSpace::default(),
-        fs: Arc::new(vfs::Disk),
-    }
+    crate::store::tests::options(dir, limits)
 }
 
 /// Runs `work` beside an open store, whose threads end with it.

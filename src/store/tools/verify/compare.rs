@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::model::{JidKey, SeqNo};
 use crate::store::StoreError;
 use crate::store::index::sealed::SealedIndex;
-use crate::store::index::state::State;
+use crate::store::index::state::StateDatabase;
 use crate::store::index::summary::UNLISTED;
 use crate::store::index::{LatestJob, MemIndex, SegmentMetadata};
 
@@ -76,7 +76,7 @@ fn first_difference(sealed: &SealedIndex, log: &MemIndex) -> Result<Option<Strin
             return Ok(Some("the index has minions in other blocks than the log".to_owned()));
         }
     }
-    let expected: Vec<LatestJob> = log.latest().iter().map(LatestJob::from).collect();
+    let expected = log.latest();
     let found = sealed.latest()?;
     let same = found.len() == expected.len()
         && found.iter().zip(&expected).all(|(a, b)| a == b || was_stored_last(a, b, log));
@@ -102,15 +102,16 @@ fn covers(sealed: &SealedIndex, log: &MemIndex, known: &HashMap<&[u8], u64>, blo
 pub fn catalogue(
     state: &Path,
     segments: &[(String, SeqNo, Option<SegmentMetadata>)],
-) -> Result<Vec<(String, SeqNo, Difference)>, StoreError> {
+) -> Result<Vec<(String, SeqNo, CatalogueDifference)>, StoreError> {
     let mut found = Vec::new();
-    for (class_name, first_seq, metadata) in State::open(state)?.segments()? {
+    for (class_name, first_seq, metadata) in StateDatabase::open(state)?.segments()? {
         let segment = segments.iter().find(|(class, seq, _)| *class == class_name && *seq == first_seq);
         let difference = match segment {
-            None => {
-                Difference::Missing { entries: metadata.totals.entries, last_seq: metadata.totals.last_seq }
-            }
-            Some((_, _, Some(known))) if *known != metadata => Difference::SegmentMetadata,
+            None => CatalogueDifference::Missing {
+                entries: metadata.totals.entries,
+                last_seq: metadata.totals.last_seq,
+            },
+            Some((_, _, Some(known))) if *known != metadata => CatalogueDifference::SegmentMetadata,
             Some(_) => continue,
         };
         found.push((class_name, first_seq, difference));
@@ -120,7 +121,7 @@ pub fn catalogue(
 
 /// A difference between catalogue and segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Difference {
+pub enum CatalogueDifference {
     /// The segment is missing.
     Missing {
         /// Number of its entries.
@@ -155,7 +156,7 @@ mod tests {
             let entry = Entry { kind, source, flags, at: Micros(0), tag, jid, minion, fun, retcode: 0, body };
             log.add(at, SeqNo(1 + at as u64), &entry, 1, || body).unwrap();
         }
-        let newest = log.latest().first().map(LatestJob::from).unwrap();
+        let newest = log.latest().remove(0);
         assert_eq!((newest.jid.as_str(), newest.seq), (today, SeqNo(1)));
         let found = |seq, jid: &str| LatestJob { seq: SeqNo(seq), jid: jid.to_owned(), ..newest.clone() };
         assert!(was_stored_last(&found(2, before), &newest, &log));

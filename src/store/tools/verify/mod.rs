@@ -13,9 +13,9 @@ use super::layout::{self, SegmentFiles};
 use super::{ToolError, Watch, files};
 use crate::limits::VERIFY_PROBLEMS_MAX;
 use crate::model::SeqNo;
-use crate::store::error::io_at;
 use crate::store::format::{self, FORMAT_VERSION};
 use crate::store::index::SegmentMetadata;
+use crate::store::index::tree::sled_guard::DatabaseCopy;
 use crate::store::log::block::BlockView;
 use crate::store::log::file::{BlockMeta, LogFile};
 use crate::store::log::frame::LogId;
@@ -24,7 +24,7 @@ use crate::store::segment::{Index, Segment};
 use crate::store::tools::verify::seqs::SeqSet;
 use crate::store::vfs::{Disk, Fs};
 use crate::store::{Class, StoreError};
-use compare::Difference;
+use compare::CatalogueDifference;
 
 /// A finding.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -426,10 +426,8 @@ fn catalogue(
         report.notes.push(about(&path, "state database missing", means));
         return Ok(());
     }
-    let scratch = Scratch::new()?;
-    let copy = scratch.0.join("state");
-    copy_dir(&path, &copy)?;
-    let differences = match compare::catalogue(&copy, metadata) {
+    let copy = DatabaseCopy::of(&path, &std::env::temp_dir())?;
+    let differences = match compare::catalogue(&copy.0, metadata) {
         Err(StoreError::Index { what, .. }) => {
             let means = "no entry is lost: the next start rebuilds it; until then missing segments cannot be detected";
             report.damage(about(&path, what, means));
@@ -441,7 +439,7 @@ fn catalogue(
         let segment = format::class_dir(dir, &class_name).join(format::segment_name(first_seq));
         let log = segment.join("log");
         match difference {
-            Difference::Missing { entries, last_seq } => {
+            CatalogueDifference::Missing { entries, last_seq } => {
                 let (first, last) = (first_seq.0, last_seq.0);
                 let means = format!(
                     "{entries} entries are lost, sequence numbers {first} to {last}: restore it from a backup"
@@ -451,7 +449,7 @@ fn catalogue(
                 let problem = about(&log, "segment missing", means);
                 report.damage(Problem { entries_lost: entries, ..problem });
             }
-            Difference::SegmentMetadata => {
+            CatalogueDifference::SegmentMetadata => {
                 let means = "no entry is lost; `saltcellar store rebuild` repairs it";
                 report.damage(about(&segment, "metadata in the state database differ", means));
             }
@@ -467,52 +465,10 @@ fn compare(
     store_id: u64,
     segment: &SegmentFiles,
 ) -> Result<(SegmentMetadata, Option<String>), StoreError> {
-    let scratch = Scratch::new()?;
-    let copy = scratch.0.join("index");
-    copy_dir(&segment.dir.join("index"), &copy)?;
+    let copy = DatabaseCopy::of(&segment.dir.join("index"), &std::env::temp_dir())?;
     let name: Arc<str> = segment.class_name.as_str().into();
     let fs: Arc<dyn Fs> = Arc::new(Disk);
     let segment = Segment::open(&fs, dir, (Class::JOBS, name), segment.id(store_id), Index::Closed)?;
     let (expected, _) = segment.walk()?;
-    compare::difference(&copy, &expected)
-}
-
-/// A temporary directory, removed on drop.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new() -> Result<Self, StoreError> {
-        use std::os::unix::fs::DirBuilderExt as _;
-        let parent = std::env::temp_dir();
-        for number in 0..1000 {
-            let path = parent.join(format!("saltcellar-verify-{}-{number}", std::process::id()));
-            match std::fs::DirBuilder::new().mode(0o700).create(&path) {
-                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
-                made => {
-                    made.map_err(io_at("create", &path))?;
-                    return Ok(Self(path));
-                }
-            }
-        }
-        Err(StoreError::Failed(format!("cannot create a directory in {}: all names exist", parent.display())))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-fn copy_dir(from: &Path, to: &Path) -> Result<(), StoreError> {
-    std::fs::create_dir(to).map_err(io_at("create", to))?;
-    for path in files::list(from)? {
-        let Some(name) = path.file_name() else { continue };
-        if path.is_dir() {
-            copy_dir(&path, &to.join(name))?;
-        } else {
-            std::fs::copy(&path, to.join(name)).map_err(io_at("copy", &path))?;
-        }
-    }
-    Ok(())
+    compare::difference(&copy.0, &expected)
 }

@@ -39,7 +39,7 @@ use super::{Disk, Fs, FsFile, Space};
 type Id = usize;
 
 #[derive(Debug)]
-enum Node {
+enum DiskNode {
     Dir {
         now: BTreeMap<OsString, Id>,
         synced: BTreeMap<OsString, Id>,
@@ -84,12 +84,30 @@ enum Change {
 }
 
 impl Change {
-    fn touches(&self, id: Id) -> bool {
+    fn dir(&self) -> Id {
         match self {
             Change::Put { dir, .. }
             | Change::Remove { dir, .. }
             | Change::Exchange { dir, .. }
-            | Change::Move { dir, .. } => *dir == id,
+            | Change::Move { dir, .. } => *dir,
+        }
+    }
+
+    /// Applies the change to the names of its directory, unless they lack an earlier change.
+    fn apply(self, names: &mut Names) {
+        let has = |name: &OsString, node: Id| names.get(name) == Some(&node);
+        match self {
+            Change::Put { name, node, .. } => drop(names.insert(name, node)),
+            Change::Remove { name, node, .. } if has(&name, node) => drop(names.remove(&name)),
+            Change::Exchange { one, other, .. } if has(&one.0, one.1) && has(&other.0, other.1) => {
+                names.insert(one.0, other.1);
+                names.insert(other.0, one.1);
+            }
+            Change::Move { from, to, node, .. } if has(&from, node) => {
+                names.remove(&from);
+                names.insert(to, node);
+            }
+            Change::Remove { .. } | Change::Exchange { .. } | Change::Move { .. } => {}
         }
     }
 }
@@ -99,7 +117,7 @@ type Names = BTreeMap<OsString, Id>;
 #[derive(Debug)]
 struct DiskState {
     root: PathBuf,
-    nodes: Vec<Node>,
+    nodes: Vec<DiskNode>,
     changes: Vec<Change>,
     /// Operations that still succeed before the power is cut.
     acts_left: Option<u64>,
@@ -154,7 +172,7 @@ impl PowerCut {
     pub(in crate::store) fn adopt_file(&self, path: &Path) {
         let mut state = self.state.lock();
         if let Some(id) = state.find(path)
-            && let Node::File { synced, unsynced, lost, .. } = &mut state.nodes[id]
+            && let DiskNode::File { synced, unsynced, lost, .. } = &mut state.nodes[id]
         {
             (*synced, *unsynced, *lost) = (fs::read(path).unwrap(), Vec::new(), Vec::new());
         }
@@ -205,16 +223,16 @@ impl DiskState {
         if path.is_file() {
             let synced = fs::read(path).unwrap();
             let space = FileSpace::of_bytes(synced.len());
-            self.nodes.push(Node::File { synced, unsynced: Vec::new(), lost: Vec::new(), space });
+            self.nodes.push(DiskNode::File { synced, unsynced: Vec::new(), lost: Vec::new(), space });
             return id;
         }
-        self.nodes.push(Node::Dir { now: Names::new(), synced: Names::new(), gone: false });
+        self.nodes.push(DiskNode::Dir { now: Names::new(), synced: Names::new(), gone: false });
         let mut items: Vec<_> = fs::read_dir(path).unwrap().map(|item| item.unwrap().file_name()).collect();
         items.retain(|name| id == 0 || !is_sled(name));
         items.sort();
         for name in items {
             let child = self.adopt(&path.join(&name));
-            if let Node::Dir { now, synced, .. } = &mut self.nodes[id] {
+            if let DiskNode::Dir { now, synced, .. } = &mut self.nodes[id] {
                 now.insert(name.clone(), child);
                 synced.insert(name, child);
             }
@@ -225,7 +243,7 @@ impl DiskState {
     fn find(&self, path: &Path) -> Option<Id> {
         let mut id = 0;
         for part in path.strip_prefix(&self.root).ok()?.components() {
-            let Node::Dir { now, .. } = &self.nodes[id] else { return None };
+            let DiskNode::Dir { now, .. } = &self.nodes[id] else { return None };
             id = *now.get(part.as_os_str())?;
         }
         Some(id)
@@ -238,12 +256,12 @@ impl DiskState {
 
     fn now(&mut self, dir: Id) -> &mut Names {
         match &mut self.nodes[dir] {
-            Node::Dir { now, .. } => now,
-            Node::File { .. } => panic!("not a directory"),
+            DiskNode::Dir { now, .. } => now,
+            DiskNode::File { .. } => panic!("not a directory"),
         }
     }
 
-    fn put(&mut self, path: &Path, node: Node) -> Option<Id> {
+    fn put(&mut self, path: &Path, node: DiskNode) -> Option<Id> {
         let (dir, name) = self.target(path)?;
         let id = self.nodes.len();
         self.nodes.push(node);
@@ -282,7 +300,7 @@ impl DiskState {
     fn remove(&mut self, path: &Path) {
         let (Some(node), Some((dir, name))) = (self.find(path), self.target(path)) else { return };
         // A directory is emptied first, name by name; any part of that may survive.
-        if let Node::Dir { now, .. } = &self.nodes[node] {
+        if let DiskNode::Dir { now, .. } = &self.nodes[node] {
             for child in now.keys().cloned().collect::<Vec<_>>() {
                 self.remove(&path.join(child));
             }
@@ -296,33 +314,18 @@ impl DiskState {
         if self.lie == Some(Act::SyncDir) {
             return;
         }
-        let (done, rest) = std::mem::take(&mut self.changes).into_iter().partition(|c| c.touches(id));
+        let (done, rest): (Vec<_>, _) =
+            std::mem::take(&mut self.changes).into_iter().partition(|change| change.dir() == id);
         self.changes = rest;
-        for change in done {
-            match change {
-                Change::Put { dir, name, node } => drop(self.synced(dir).insert(name, node)),
-                Change::Remove { dir, name, .. } => drop(self.synced(dir).remove(&name)),
-                Change::Exchange { dir, one, other } => {
-                    self.synced(dir).insert(one.0, other.1);
-                    self.synced(dir).insert(other.0, one.1);
-                }
-                Change::Move { dir, from, to, node } => {
-                    self.synced(dir).remove(&from);
-                    self.synced(dir).insert(to, node);
-                }
+        if let DiskNode::Dir { synced, .. } = &mut self.nodes[id] {
+            for change in done {
+                change.apply(synced);
             }
         }
     }
 
-    fn synced(&mut self, dir: Id) -> &mut Names {
-        match &mut self.nodes[dir] {
-            Node::Dir { synced, .. } => synced,
-            Node::File { .. } => panic!("not a directory"),
-        }
-    }
-
     fn write(&mut self, id: Option<Id>, write: Write) {
-        if let Some(Node::File { unsynced, .. }) = id.map(|id| &mut self.nodes[id]) {
+        if let Some(DiskNode::File { unsynced, .. }) = id.map(|id| &mut self.nodes[id]) {
             unsynced.push(write);
         }
     }
@@ -331,7 +334,7 @@ impl DiskState {
         if self.lie == Some(Act::Sync) {
             return;
         }
-        let Some(Node::File { synced, unsynced, lost, .. }) = id.map(|id| &mut self.nodes[id]) else {
+        let Some(DiskNode::File { synced, unsynced, lost, .. }) = id.map(|id| &mut self.nodes[id]) else {
             return;
         };
         if !good {
@@ -349,9 +352,9 @@ impl DiskState {
         let mut names: Vec<Names> = Vec::new();
         for node in &self.nodes {
             names.push(match node {
-                Node::Dir { now, .. } if survives == Survives::All => now.clone(),
-                Node::Dir { synced, .. } => synced.clone(),
-                Node::File { .. } => Names::new(),
+                DiskNode::Dir { now, .. } if survives == Survives::All => now.clone(),
+                DiskNode::Dir { synced, .. } => synced.clone(),
+                DiskNode::File { .. } => Names::new(),
             });
         }
         if survives != Survives::Some {
@@ -361,27 +364,7 @@ impl DiskState {
         // it.
         let (upto, gaps) = (rng.below(self.changes.len() + 1), rng.coin());
         for change in self.changes.iter().take(upto).filter(|_| !gaps || rng.coin()) {
-            match change {
-                Change::Put { dir, name, node } => drop(names[*dir].insert(name.clone(), *node)),
-                Change::Remove { dir, name, node } => {
-                    if names[*dir].get(name) == Some(node) {
-                        names[*dir].remove(name);
-                    }
-                }
-                Change::Exchange { dir, one, other } => {
-                    if names[*dir].get(&one.0) == Some(&one.1) && names[*dir].get(&other.0) == Some(&other.1)
-                    {
-                        names[*dir].insert(one.0.clone(), other.1);
-                        names[*dir].insert(other.0.clone(), one.1);
-                    }
-                }
-                Change::Move { dir, from, to, node } => {
-                    if names[*dir].get(from) == Some(node) {
-                        names[*dir].remove(from);
-                        names[*dir].insert(to.clone(), *node);
-                    }
-                }
-            }
+            change.clone().apply(&mut names[change.dir()]);
         }
         names
     }
@@ -390,11 +373,11 @@ impl DiskState {
         for (name, node) in &names[id] {
             let target = to.join(name);
             match &self.nodes[*node] {
-                Node::Dir { .. } => {
+                DiskNode::Dir { .. } => {
                     fs::create_dir(&target).unwrap();
                     self.write_dir(*node, &target, names, survives, rng);
                 }
-                Node::File { synced, unsynced, lost, .. } => {
+                DiskNode::File { synced, unsynced, lost, .. } => {
                     fs::write(
                         &target,
                         content_after_cut(synced, &[&lost[..], unsynced].concat(), survives, rng),
@@ -419,7 +402,7 @@ impl DiskState {
             if id == wanted {
                 return Some(path);
             }
-            if let Node::Dir { now, .. } = &self.nodes[id] {
+            if let DiskNode::Dir { now, .. } = &self.nodes[id] {
                 open.extend(now.iter().map(|(name, child)| (*child, path.join(name))));
             }
         }
@@ -437,7 +420,7 @@ impl Fs for PowerCut {
         let file = Disk.create(path)?;
         let id = known.or_else(|| {
             let (synced, space) = (Vec::new(), FileSpace::default());
-            state.put(path, Node::File { synced, unsynced: Vec::new(), lost: Vec::new(), space })
+            state.put(path, DiskNode::File { synced, unsynced: Vec::new(), lost: Vec::new(), space })
         });
         if known.is_some() {
             state.write(id, Write::Size(0));
@@ -461,7 +444,7 @@ impl Fs for PowerCut {
         let mut state = self.begin(Act::MakeDir, path)?;
         state.has_room(path, 1)?;
         Disk.make_dir(path)?;
-        state.put(path, Node::Dir { now: Names::new(), synced: Names::new(), gone: false });
+        state.put(path, DiskNode::Dir { now: Names::new(), synced: Names::new(), gone: false });
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
-use super::{DiskState, Id, Node, PowerCut};
+use super::{DiskNode, DiskState, Id, PowerCut};
 
 /// The blocks of a file.
 #[derive(Debug, Default)]
@@ -43,18 +43,18 @@ impl DiskState {
     /// A file or directory has lost its name.
     pub(super) fn unlink(&mut self, id: Id) {
         match &mut self.nodes[id] {
-            Node::Dir { gone, .. } => *gone = true,
-            Node::File { space, .. } => space.gone = true,
+            DiskNode::Dir { gone, .. } => *gone = true,
+            DiskNode::File { space, .. } => space.gone = true,
         }
     }
 
     /// Blocks in use, those of directories included.
     pub(super) fn blocks_used(&self) -> u64 {
-        let used = |node: &Node| match node {
-            Node::Dir { gone: true, .. } => 0,
-            Node::Dir { now, .. } => 1 + (now.len() / NAMES_OF_A_BLOCK) as u64,
-            Node::File { space, .. } if space.gone && space.open == 0 => 0,
-            Node::File { space, .. } => space.blocks.len() as u64,
+        let used = |node: &DiskNode| match node {
+            DiskNode::Dir { gone: true, .. } => 0,
+            DiskNode::Dir { now, .. } => 1 + (now.len() / NAMES_OF_A_BLOCK) as u64,
+            DiskNode::File { space, .. } if space.gone && space.open == 0 => 0,
+            DiskNode::File { space, .. } => space.blocks.len() as u64,
         };
         self.nodes.iter().map(used).sum()
     }
@@ -66,7 +66,7 @@ impl DiskState {
     /// Fails with ENOSPC unless there is space for another name in the path's directory, and for `blocks` blocks.
     pub(super) fn has_room(&self, path: &Path, blocks: u64) -> io::Result<()> {
         let names = match path.parent().and_then(|dir| self.find(dir)).map(|dir| &self.nodes[dir]) {
-            Some(Node::Dir { now, .. }) if !now.contains_key(path.file_name().unwrap_or_default()) => {
+            Some(DiskNode::Dir { now, .. }) if !now.contains_key(path.file_name().unwrap_or_default()) => {
                 now.len() + 1
             }
             _ => 1,
@@ -78,7 +78,7 @@ impl DiskState {
     /// Allocates the blocks of a write; returns the number of bytes that fit.
     pub(super) fn allocate(&mut self, id: Option<Id>, offset: u64, len: usize) -> usize {
         let mut free = self.blocks_free();
-        let Some(Node::File { space, .. }) = id.map(|id| &mut self.nodes[id]) else { return len };
+        let Some(DiskNode::File { space, .. }) = id.map(|id| &mut self.nodes[id]) else { return len };
         let end = offset + len as u64;
         for block in offset / BLOCK..end.div_ceil(BLOCK) {
             if !space.blocks.contains(&block) {
@@ -94,7 +94,7 @@ impl DiskState {
 
     pub(super) fn space_of(&mut self, id: Option<Id>) -> Option<&mut FileSpace> {
         match id.map(|id| &mut self.nodes[id]) {
-            Some(Node::File { space, .. }) => Some(space),
+            Some(DiskNode::File { space, .. }) => Some(space),
             _ => None,
         }
     }

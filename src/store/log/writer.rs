@@ -1,0 +1,71 @@
+//! Writes the log of a segment that is made from existing entries: by sealing, `redact-keys` and `salvage`.
+
+use std::path::{Path, PathBuf};
+
+use super::builder::{BlockBuilder, Packer};
+use super::file::BlockMeta;
+use super::frame::{LogId, Position, place_frame};
+use crate::limits::REWRITE_PIECE_BYTES;
+use crate::store::error::{StoreError, io_at};
+use crate::store::vfs::{Fs, FsFile};
+
+/// A log under construction. Nothing is durable before [`LogWriter::finish`].
+pub(in crate::store) struct LogWriter {
+    path: PathBuf,
+    file: Box<dyn FsFile>,
+    id: LogId,
+    /// Bytes that are not written yet.
+    piece: Vec<u8>,
+    /// Number of written bytes.
+    written: u64,
+}
+
+impl LogWriter {
+    /// Creates an empty file.
+    pub(in crate::store) fn create(fs: &dyn Fs, path: &Path, id: LogId) -> Result<Self, StoreError> {
+        let file = fs.create(path).map_err(io_at("create", path))?;
+        Ok(Self { path: path.to_owned(), file, id, piece: Vec::new(), written: 0 })
+    }
+
+    /// Offset of the next byte.
+    pub(in crate::store) fn end(&self) -> u64 {
+        self.written + self.piece.len() as u64
+    }
+
+    /// Appends bytes as they are.
+    pub(in crate::store) fn append(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+        self.piece.extend_from_slice(bytes);
+        if self.piece.len() >= REWRITE_PIECE_BYTES { self.flush() } else { Ok(()) }
+    }
+
+    /// Appends a frame; completes its header for the new offset.
+    pub(in crate::store) fn append_frame(&mut self, mut frame: Vec<u8>) -> Result<(), StoreError> {
+        place_frame(&mut frame, self.id, Position::in_new_log(self.end()));
+        self.append(&frame)
+    }
+
+    /// Appends the block of a builder, and clears the builder.
+    pub(in crate::store) fn append_block(
+        &mut self,
+        builder: &mut BlockBuilder,
+        packer: &mut Packer,
+    ) -> Result<BlockMeta, StoreError> {
+        let (offset, mut frame) = (self.end(), Vec::new());
+        let meta = builder.write(packer, &mut frame)?;
+        self.append_frame(frame)?;
+        Ok(BlockMeta { offset, ..meta })
+    }
+
+    fn flush(&mut self) -> Result<(), StoreError> {
+        self.file.write_all_at(&self.piece, self.written).map_err(io_at("write", &self.path))?;
+        self.written = self.end();
+        self.piece.clear();
+        Ok(())
+    }
+
+    /// Syncs the file.
+    pub(in crate::store) fn finish(mut self) -> Result<(), StoreError> {
+        self.flush()?;
+        self.file.sync_all().map_err(io_at("sync", &self.path))
+    }
+}
