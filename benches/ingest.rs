@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use saltcellar::clock::Clock;
+use saltcellar::base::clock::Clock;
 use saltcellar::model::{Batch, Source};
 use saltcellar::store::{Classes, FreeSpace, Limits, Options, Store, vfs};
 use saltcellar::testkit::baseline;

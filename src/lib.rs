@@ -13,8 +13,8 @@
 //!    store     appender: order, deduplicate, pack -> committer: write, fdatasync, index, acknowledge
 //!         |    log of blocks (source of truth), indexes in sled
 //!         |
-//!         +--> query -> api: local socket, HTTPS -> command line, Salt's returner calls
-//!         +--> zeromq: PUB
+//!         +--> api: queries -> local socket, HTTPS -> command line, Salt's returner calls
+//!         |         ZeroMQ PUB
 //!         +--> reactor -> the master's request port
 //! ```
 //!
@@ -22,20 +22,13 @@
 //! `tests/tidy.rs` enforces this, `docs/ARCHITECTURE.md` describes the modules.
 
 // foundation
-pub mod clock;
-pub mod limits;
-pub mod metrics;
-pub mod shutdown;
+pub mod base;
 
 // nouns
 pub mod model;
 
 // edges
-pub mod unix_listener;
 pub mod wire;
-
-// languages
-pub mod sls;
 
 // benchmarks and tests
 pub mod testkit;
@@ -44,20 +37,14 @@ pub mod testkit;
 pub mod config;
 
 // memory
-pub mod master;
 pub mod store;
 
 // services
 pub mod ingest;
-pub mod query;
 pub mod reactor;
 
 // interfaces
 pub mod api;
-pub mod zeromq;
-
-// wiring
-pub mod daemon;
 
 // commands
 pub mod cli;

@@ -2,24 +2,41 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 /// The layers of `src/` and their modules, from the lowest up. A file imports from lower layers and its own module; modules of
 /// a layer do not import each other. `lib.rs` and `main.rs` may import everything.
 const LAYERS: &[(&str, &[&str])] = &[
-    ("foundation", &["clock", "limits", "metrics", "shutdown"]),
+    ("foundation", &["base"]),
     ("nouns", &["model"]),
-    ("edges", &["unix_listener", "wire"]),
-    ("languages", &["sls"]),
+    ("edges", &["wire"]),
     ("benchmarks and tests", &["testkit"]),
     ("settings", &["config"]),
-    ("memory", &["master", "store"]),
-    ("services", &["ingest", "query", "reactor"]),
-    ("interfaces", &["api", "zeromq"]),
-    ("wiring", &["daemon"]),
+    ("memory", &["store"]),
+    ("services", &["ingest", "reactor"]),
+    ("interfaces", &["api"]),
     ("commands", &["cli"]),
 ];
+
+/// Parts of a module, as paths without `.rs`, that import nothing else of it.
+const PARTS: &[&str] = &[
+    "api/query",
+    "api/zeromq",
+    "base/clock",
+    "base/limits",
+    "base/metrics",
+    "base/shutdown",
+    "reactor/master",
+    "reactor/render/compile",
+    "reactor/render/jinja",
+    "wire/python",
+    "wire/unix_listener",
+];
+
+/// Entries of a folder in `src/`, folders included.
+const FOLDER_ENTRIES_MAX: usize = 12;
 
 /// Lines of a file's code, its tests excluded.
 const FILE_LINES_MAX: usize = 600;
@@ -136,17 +153,23 @@ fn complaints(path: &str, source: &str) -> Vec<String> {
         found.push(format!("src/{path}:1: the module `{module}` is in no layer of tests/tidy.rs"));
         return found;
     };
-    for (number, used) in modules_used(&code) {
-        match layer_of(&used) {
-            _ if used == module => {}
+    let part = PARTS.iter().find(|part| is_within(path.strip_suffix(".rs").unwrap_or(path), part));
+    for (number, used) in modules_used(&code, path) {
+        let top = used.split('/').next().unwrap_or_default();
+        match layer_of(top) {
+            _ if top == module => {
+                if let Some(part) = part.filter(|part| !is_within(&used, part)) {
+                    found.push(format!("src/{path}:{number}: `{part}` may not import `{used}`"));
+                }
+            }
             Some(layer) if layer < own => {}
             Some(layer) => found.push(format!(
-                "src/{path}:{number}: `{module}` ({}) may not import `{used}` ({})",
+                "src/{path}:{number}: `{module}` ({}) may not import `{top}` ({})",
                 layer_name(own),
                 layer_name(layer)
             )),
             None => {
-                found.push(format!("src/{path}:{number}: `crate::{used}` is in no layer of tests/tidy.rs"));
+                found.push(format!("src/{path}:{number}: `crate::{top}` is in no layer of tests/tidy.rs"));
             }
         }
     }
@@ -159,8 +182,14 @@ fn module_of(path: &str) -> &str {
     first.strip_suffix(".rs").unwrap_or(first)
 }
 
-/// The first path segment after each `crate::`, with its line; a group (`crate::{a, b::c}`) yields each item.
-fn modules_used(code: &str) -> Vec<(usize, String)> {
+/// Whether a path is `part` or below it.
+fn is_within(path: &str, part: &str) -> bool {
+    path.strip_prefix(part).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// The path after each `crate::`, and that of each `use super::` of the file `path`, as `a/b/c`, with its line; a group
+/// (`crate::{a, b::c}`) yields each item.
+fn modules_used(code: &str, path: &str) -> Vec<(usize, String)> {
     let mut used = Vec::new();
     for (at, _) in code.match_indices("crate::") {
         // `$crate::` counts, `mycrate::` does not.
@@ -173,14 +202,32 @@ fn modules_used(code: &str) -> Vec<(usize, String)> {
             Some(group) => {
                 used.extend(group_heads(group).into_iter().map(|(down, head)| (line + down, head)));
             }
-            None => used.push((line, identifier(rest))),
+            None => used.push((line, path_at(rest))),
         }
+    }
+    for (number, line) in (1..).zip(code.lines()) {
+        // An indented `use` is in a module of the file, one level deeper.
+        let Some((_, mut rest)) = line.split_once("use super::").filter(|_| !line.starts_with(' ')) else {
+            continue;
+        };
+        let mut module: Vec<_> = path.strip_suffix(".rs").unwrap_or(path).split('/').collect();
+        module.pop_if(|last| *last == "mod");
+        module.pop();
+        while let Some(above) = rest.strip_prefix("super::") {
+            module.pop();
+            rest = above;
+        }
+        let target = path_at(rest);
+        used.push((
+            number,
+            module.into_iter().chain((!target.is_empty()).then_some(&*target)).collect::<Vec<_>>().join("/"),
+        ));
     }
     used.retain(|(_, head)| !head.is_empty());
     used
 }
 
-/// The first path segments of the items of a `{...}` group, of which `group` is the text after `{`; lines count from there.
+/// The paths of the items of a `{...}` group, of which `group` is the text after `{`; lines count from there.
 fn group_heads(group: &str) -> Vec<(usize, String)> {
     let mut heads = Vec::new();
     let mut depth = 0;
@@ -194,7 +241,7 @@ fn group_heads(group: &str) -> Vec<(usize, String)> {
             ',' if depth == 0 => expects = true,
             '\n' => line += 1,
             c if expects && !c.is_whitespace() => {
-                heads.push((line, identifier(&group[at..])));
+                heads.push((line, path_at(&group[at..])));
                 expects = false;
             }
             _ => {}
@@ -203,8 +250,10 @@ fn group_heads(group: &str) -> Vec<(usize, String)> {
     heads
 }
 
-fn identifier(text: &str) -> String {
-    text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
+/// The Rust path at the start of `text`, as `a/b/c`.
+fn path_at(text: &str) -> String {
+    let end = text.find(|c: char| !c.is_alphanumeric() && c != '_' && c != ':').unwrap_or(text.len());
+    text[..end].trim_end_matches(':').replace("::", "/")
 }
 
 /// The source with comments and the content of strings blanked, lines kept.
@@ -357,6 +406,38 @@ fn every_source_file_keeps_the_conventions() {
         }
     }
     assert!(report.is_empty(), "\n{report}");
+}
+
+/// A message for each folder of `files` with too many entries.
+fn crowded_folders(files: &[String]) -> Vec<String> {
+    let mut folders: BTreeMap<&Path, BTreeSet<&Path>> = BTreeMap::new();
+    for file in files {
+        for entry in Path::new(file).ancestors() {
+            if let Some(folder) = entry.parent().filter(|folder| *folder != Path::new("")) {
+                folders.entry(folder).or_default().insert(entry);
+            }
+        }
+    }
+    let crowded = folders.iter().filter(|(_, entries)| entries.len() > FOLDER_ENTRIES_MAX);
+    let count = |(folder, entries): (&&Path, &BTreeSet<&Path>)| {
+        format!("{}: {} entries, more than {FOLDER_ENTRIES_MAX}", folder.display(), entries.len())
+    };
+    crowded.map(count).collect()
+}
+
+#[test]
+fn no_folder_has_too_many_entries() {
+    let found = crowded_folders(&files("src"));
+    assert!(found.is_empty(), "\n{}", found.join("\n"));
+}
+
+#[test]
+fn a_crowded_folder_is_reported() {
+    let mut files: Vec<_> = (1..FOLDER_ENTRIES_MAX).map(|n| format!("src/a/{n}.rs")).collect();
+    files.extend(["src/a/b/1.rs".to_owned(), "src/a/b/2.rs".to_owned()]);
+    assert_eq!(crowded_folders(&files), [""; 0]);
+    files.push("src/a/more.rs".to_owned());
+    assert_eq!(crowded_folders(&files), ["src/a: 13 entries, more than 12"]);
 }
 
 #[test]
@@ -514,19 +595,30 @@ fn an_import_against_the_layers_is_reported() {
     assert_eq!(found("store/log.rs", "use crate::api::client;"), [up]);
     assert_eq!(found("store/log.rs", "fn f() { crate::api::f(); }"), [up]);
     assert_eq!(
-        found("ingest/unix.rs", "use crate::query;"),
-        ["src/ingest/unix.rs:2: `ingest` (services) may not import `query` (services)"]
+        found("ingest/unix.rs", "use crate::reactor::master::Call;"),
+        ["src/ingest/unix.rs:2: `ingest` (services) may not import `reactor` (services)"]
     );
     assert_eq!(
-        found("wire/call.rs", "use crate::{\n    limits,\n    store::{a, b},\n    cli,\n};"),
+        found("wire/call.rs", "use crate::{\n    base::limits,\n    store::{a, b},\n    cli,\n};"),
         [
             "src/wire/call.rs:4: `wire` (edges) may not import `store` (memory)",
             "src/wire/call.rs:5: `wire` (edges) may not import `cli` (commands)",
         ]
     );
     assert_eq!(
-        found("limits.rs", "use crate::clock;"),
-        ["src/limits.rs:2: `limits` (foundation) may not import `clock` (foundation)"]
+        found("base/limits.rs", "use crate::base::clock;"),
+        ["src/base/limits.rs:2: `base/limits` may not import `base/clock`"]
+    );
+    assert_eq!(
+        found("reactor/master/mod.rs", "use super::run::Engine;\nuse crate::reactor::run;"),
+        [
+            "src/reactor/master/mod.rs:3: `reactor/master` may not import `reactor/run`",
+            "src/reactor/master/mod.rs:2: `reactor/master` may not import `reactor/run/Engine`",
+        ]
+    );
+    assert_eq!(
+        found("reactor/master/call.rs", "use super::super::{run, rules};"),
+        ["src/reactor/master/call.rs:2: `reactor/master` may not import `reactor`"]
     );
     assert_eq!(
         found("attic/a.rs", ""),
@@ -541,13 +633,21 @@ fn an_import_against_the_layers_is_reported() {
 #[test]
 fn permitted_imports_and_names_in_text_pass() {
     for source in [
-        "use crate::{limits, model::{Jid, Tag}, store::log};",
+        "use crate::{base::limits, model::{Jid, Tag}, store::log};",
         "use super::x;\n/// See [`crate::cli`].\n// crate::cli\n/* crate::cli */",
         "const A: &str = \"crate::cli \\\" crate::cli\";\nconst B: &str = r#\"crate::cli\"#; const C: char = '\"';",
         "use crate::store::segment; pub(crate) fn f() {}",
     ] {
-        assert_eq!(complaints("store/mod.rs", &format!("//! x\n{source}")), [""; 0], "{source}");
+        assert_eq!(complaints("store/log/mod.rs", &format!("//! x\n{source}")), [""; 0], "{source}");
     }
+}
+
+#[test]
+fn a_part_imports_itself_and_lower_layers() {
+    let call = "//! x\nuse super::pack::put;\nuse super::{a, b};\nuse crate::reactor::master::pack;\nuse crate::wire::zmtp;\nmod tests {\n    use super::*;\n}";
+    assert_eq!(complaints("reactor/master/call.rs", call), [""; 0]);
+    assert_eq!(complaints("base/limits/store.rs", "//! x\nuse super::A;"), [""; 0]);
+    assert_eq!(complaints("base/clock.rs", "//! x\nmod tests {\n    use super::*;\n}"), [""; 0]);
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! Input: the length of a head (u32, little-endian), head and bodies.
 
 use rkyv::util::AlignedVec;
-use saltcellar::clock::Micros;
+use saltcellar::base::clock::Micros;
 use saltcellar::model::{Entry, Flags, Kind, SeqNo, Source};
 use saltcellar::store::log::block::BlockView;
 use saltcellar::store::log::builder::{BlockBuilder, Packer};

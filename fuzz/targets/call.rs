@@ -1,8 +1,8 @@
 //! A request of arbitrary bytes is rejected with a protocol error, or decoded; encoding it again gives the same
 //! bytes. The entries of a writing call equal the data that was sent.
 
-use saltcellar::clock::Micros;
-use saltcellar::limits::NAME_BYTES_MAX;
+use saltcellar::base::clock::Micros;
+use saltcellar::base::limits::NAME_BYTES_MAX;
 use saltcellar::model::{FrameBatch, Source};
 use saltcellar::wire::call::{Args, Request, refusal_frame, request_frame};
 use saltcellar::wire::msgpack::{Reader, pairs};

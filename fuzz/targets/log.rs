@@ -10,7 +10,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use saltcellar::clock::{Clock, Micros};
+use saltcellar::base::clock::{Clock, Micros};
 use saltcellar::model::{Entry, EventFilter, Flags, Kind, SeqNo, Source};
 use saltcellar::store::log::builder::{BlockBuilder, Packer};
 use saltcellar::store::log::frame::{FRAME_HEADER_LEN, LogId, Position, place_frame};

@@ -7,9 +7,9 @@
 use std::sync::LazyLock;
 
 use rmpv::Value;
-use saltcellar::clock::Micros;
+use saltcellar::base::clock::Micros;
 use saltcellar::ingest::redact::{Redacted, Redactor, STRUCTURAL};
-use saltcellar::limits::MSGPACK_DEPTH_MAX;
+use saltcellar::base::limits::MSGPACK_DEPTH_MAX;
 use saltcellar::model::{Builtin, Entry, Flags, Glob, Kind, Pattern, REDACTED, RedactRule, Source};
 use saltcellar::wire::msgpack::Reader;
 

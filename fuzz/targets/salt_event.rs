@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use saltcellar::clock::Micros;
+use saltcellar::base::clock::Micros;
 use saltcellar::model::{Batch, SeqNo, Source};
 use saltcellar::store::log::block::BlockView;
 use saltcellar::store::log::builder::{BlockBuilder, Packer};

@@ -4,7 +4,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use saltcellar::sls::jinja::{Ambient, Context, Data, Engine, EngineOptions, NoFunctions, SaltFunctions, Source};
+use saltcellar::reactor::render::jinja::{Ambient, Context, Data, Engine, EngineOptions, NoFunctions, SaltFunctions, Source};
 
 static ENGINE: LazyLock<Engine> = LazyLock::new(|| Engine::new(EngineOptions::default()));
 

@@ -3,10 +3,11 @@
 //!
 //! Input: the text; invalid UTF-8 counts as replacement characters.
 
-use saltcellar::limits::{SLS_DEPTH_MAX, YAML_ALIASED_BYTES_MAX, YAML_ALIASED_VALUES_MAX};
-use saltcellar::sls::compile::{self, FileError, Refused};
-use saltcellar::sls::value::{Map, Value};
-use saltcellar::sls::{json, python, yaml};
+use saltcellar::base::limits::{SLS_DEPTH_MAX, YAML_ALIASED_BYTES_MAX, YAML_ALIASED_VALUES_MAX};
+use saltcellar::reactor::render::compile::{self, FileError, Refused};
+use saltcellar::wire::python::value::{Map, Value};
+use saltcellar::wire::python;
+use saltcellar::wire::python::{json, yaml};
 
 pub(crate) fn sls_yaml(data: &[u8]) {
     let text = String::from_utf8_lossy(data);

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use saltcellar::clock::Micros;
+use saltcellar::base::clock::Micros;
 use saltcellar::ingest::spill::file::DiskQueue;
 use saltcellar::model::{Batch, Kind};
 use saltcellar::store::vfs::Disk;

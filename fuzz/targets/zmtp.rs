@@ -6,7 +6,7 @@
 use saltcellar::wire::zmtp::{
     GREETING_LEN, Message, ZmtpItem, SocketType, Splitter, ZmtpError, check_greeting, put_message, read_command,
 };
-use saltcellar::zeromq::pull::event;
+use saltcellar::api::zeromq::pull::event;
 
 const MAX: usize = 4096;
 

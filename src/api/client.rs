@@ -11,7 +11,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::trust;
-use crate::limits;
+use crate::base::limits;
 use crate::wire::call;
 
 /// Why a call has no answer.

@@ -1,9 +1,11 @@
-//! The interfaces of the daemon: the local socket and HTTPS, their calls, and clients.
+//! The interfaces of the daemon: the local socket and HTTPS, their calls and queries, clients, and ZeroMQ.
 
 pub mod call;
 pub mod client;
 pub mod https;
+pub mod query;
 pub mod socket;
 mod stream;
 mod submit;
 mod trust;
+pub mod zeromq;

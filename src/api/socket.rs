@@ -25,16 +25,16 @@ use tokio::time::timeout;
 use super::call::{CallHandler, Caller, Ctx, find};
 use super::stream::{AnswerWriter, Incoming, OutgoingAnswer};
 use super::submit::submit;
-use crate::limits::{
+use crate::base::limits::{
     ANSWER_BYTES_WAITING, PEER_CALLS_IN_FLIGHT, PEER_TIMEOUT, PREAMBLE_TIMEOUT, SOCKET_BYTES_IN_FLIGHT,
     SOCKET_PEERS_MAX, TINY_FRAME_BYTES, WIRE_FRAME_BYTES_MAX,
 };
 use crate::model::FrameBatch;
 use crate::store::{Done, Intake};
-use crate::unix_listener::Listener;
 use crate::wire::call::{
     CallError, Request, VERSION, into_answer_frame, read_preamble, refusal_frame, version_frame,
 };
+use crate::wire::unix_listener::Listener;
 
 /// Largest frame of the lane for small frames.
 const SMALL_FRAME_BYTES: usize = 1024 * 1024;

@@ -20,7 +20,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use crate::limits::{ANSWERS_WRITTEN_AT_ONCE, PEER_READ_BYTES};
+use crate::base::limits::{ANSWERS_WRITTEN_AT_ONCE, PEER_READ_BYTES};
 
 /// The reading half. No data is lost if [`Incoming::exactly`] is dropped while it waits.
 pub(super) struct Incoming {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crossbeam_channel::TrySendError;
 use tokio::time::{Instant, sleep};
 
-use crate::limits::INTAKE_TIMEOUT;
+use crate::base::limits::INTAKE_TIMEOUT;
 use crate::model::Batch;
 use crate::store::{Done, Intake};
 

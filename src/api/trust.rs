@@ -13,7 +13,7 @@ use std::path::Path;
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
 
-use crate::unix_listener::user_name;
+use crate::wire::unix_listener::user_name;
 
 /// The reason not to trust the user that serves `path`; `None` if the user is trusted.
 pub(super) fn objection(connection: impl AsFd, path: &Path) -> io::Result<Option<String>> {

@@ -12,8 +12,8 @@ use super::format::fields::Fields as _;
 use super::format::output::{Form, Format, Output};
 use super::format::when::iso_in;
 use crate::api::client::{Client, ClientError};
+use crate::base::limits;
 use crate::config::{Environment, Origin, SocketChoice};
-use crate::limits;
 use crate::wire::json::{plain_value, to_json};
 
 /// The daemon is unreachable.

@@ -9,12 +9,12 @@ mod admin;
 mod ask;
 mod bench;
 mod doctor;
-mod events;
 mod export;
 mod format;
 mod import;
 mod jobs;
 mod reactor;
+pub mod serve;
 mod store;
 
 use std::ffi::OsString;
@@ -92,7 +92,7 @@ impl Global {
 #[derive(Subcommand)]
 enum Verb {
     /// Run the daemon
-    Serve(admin::serve::Args),
+    Serve(serve::Args),
     /// Validate the configuration and print its effective values
     #[command(after_long_help = admin::check::EXAMPLES)]
     Check,
@@ -101,7 +101,7 @@ enum Verb {
     Jobs(jobs::Jobs),
     /// List archived events, or fire one
     #[command(subcommand)]
-    Events(events::Events),
+    Events(jobs::events::Events),
     /// Show daemon status
     #[command(after_long_help = admin::status::EXAMPLES)]
     Status,
@@ -184,10 +184,10 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         restrict_umask(0o077);
     }
     match verb {
-        Verb::Serve(args) => admin::serve::run(&global, args),
+        Verb::Serve(args) => serve::run(&global, args),
         Verb::Check => admin::check::run(&global),
         Verb::Jobs(jobs) => jobs::run(&global, jobs),
-        Verb::Events(events) => events::run(&global, events),
+        Verb::Events(events) => jobs::events::run(&global, events),
         Verb::Status => admin::status::run(&global),
         Verb::Doctor(args) => doctor::run(&global, &args),
         Verb::Setup(args) => admin::setup::run(&global, &args),

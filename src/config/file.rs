@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use saphyr_parser::{Event, Parser, ScalarStyle, StrInput};
 use serde_json::{Map, Value as Json};
 
-use crate::limits;
+use crate::base::limits;
 
 /// A value, and the line of each of its keys and items.
 #[derive(Debug, Default)]

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::{Invalid, at_most, unique, within};
 use super::{render, salt_master};
-use crate::limits::INGEST_RULES_MAX;
+use crate::base::limits::INGEST_RULES_MAX;
 use crate::model::word::{self, GIB, MIB};
 use crate::model::{FilterRule, RedactRule};
 

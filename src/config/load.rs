@@ -11,7 +11,7 @@ use super::environment::{ENV_LOG, ENV_SOCKET, ENV_STATE_DIR, SYSTEM_SOCKET};
 use super::error::Invalid;
 use super::file::{self, Lines};
 use super::{Config, ConfigError, Environment, Origin, fits_a_socket, render};
-use crate::limits;
+use crate::base::limits;
 
 /// Settings from the command line.
 #[derive(Debug, Clone, Default)]

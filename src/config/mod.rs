@@ -5,7 +5,7 @@
 //!
 //! # Invariant
 //!
-//! A [`Config`] is valid: paths are absolute, the socket's path fits a socket address, sizes lie within [`crate::limits`].
+//! A [`Config`] is valid: paths are absolute, the socket's path fits a socket address, sizes lie within [`crate::base::limits`].
 //! Loading one reads the configuration file and no other file.
 
 mod environment;
@@ -34,7 +34,7 @@ pub use self::ingest::IngestConfig;
 pub use self::load::{CliOverrides, SocketChoice};
 pub use self::reactor::ReactorConfig;
 pub use self::store::{Space, StoreConfig};
-use crate::limits;
+use crate::base::limits;
 use crate::model::Right;
 use crate::model::word::{self, Word, words};
 

@@ -10,13 +10,13 @@ use serde_json::Value as Json;
 use super::error::{Invalid, at_most, unique, within};
 use super::render;
 use super::salt_master::Role;
-use crate::limits::{
+use crate::base::limits::{
     REACTOR_HELPER_MEMORY, REACTOR_HELPER_MEMORY_MIN, REACTOR_OPTIONS_MAX, REACTOR_SHADOW_WINDOW_MAX,
     REACTOR_SHADOW_WINDOW_MIN, REACTOR_TRIES_MAX, REACTOR_WORKERS,
 };
 use crate::model::word;
 use crate::model::{Allow, ReactorSettings, RuleOptions};
-use crate::sls;
+use crate::wire::python;
 
 /// The reactor; off unless `master` or `minion` is set.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
@@ -156,17 +156,17 @@ impl Default for ReactorConfig {
     }
 }
 
-fn from_json(value: Json) -> sls::Value {
+fn from_json(value: Json) -> python::Value {
     match value {
-        Json::Null => sls::Value::Null,
-        Json::Bool(b) => sls::Value::Bool(b),
-        Json::Number(n) => {
-            n.as_i64().map_or_else(|| sls::Value::Float(n.as_f64().unwrap_or(f64::NAN)), sls::Value::Int)
-        }
-        Json::String(text) => sls::Value::Str(text),
-        Json::Array(items) => sls::Value::List(items.into_iter().map(from_json).collect()),
+        Json::Null => python::Value::Null,
+        Json::Bool(b) => python::Value::Bool(b),
+        Json::Number(n) => n
+            .as_i64()
+            .map_or_else(|| python::Value::Float(n.as_f64().unwrap_or(f64::NAN)), python::Value::Int),
+        Json::String(text) => python::Value::Str(text),
+        Json::Array(items) => python::Value::List(items.into_iter().map(from_json).collect()),
         Json::Object(map) => {
-            sls::Value::Map(map.into_iter().map(|(key, value)| (key.into(), from_json(value))).collect())
+            python::Value::Map(map.into_iter().map(|(key, value)| (key.into(), from_json(value))).collect())
         }
     }
 }
@@ -179,7 +179,7 @@ impl ReactorConfig {
     }
 
     /// Rules that replace the master's: a list in Salt's form, or the path of a file with one.
-    pub fn rules(&self) -> Option<sls::Value> {
+    pub fn rules(&self) -> Option<python::Value> {
         self.rules.clone().map(from_json)
     }
 
@@ -260,8 +260,8 @@ fn check_rules(rules: Option<&Json>) -> Result<(), Invalid> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::limits::REACTOR_BUDGET;
     use crate::config::tests::{assert_errors, assert_round_trip};
-    use crate::limits::REACTOR_BUDGET;
     use crate::model::Rate;
 
     #[test]
@@ -286,11 +286,11 @@ mod tests {
     fn rules_are_read_as_salt_writes_them() {
         let config =
             assert_round_trip("reactor:\n  rules:\n  - 'a/*': [/b.sls, 'salt://c.sls']\n  - d: []\n");
-        let text = |text: &str| sls::Value::from(text);
-        let files = |files: Vec<sls::Value>| sls::Value::List(files);
-        let rule = |name: &str, list| sls::Value::Map([(name.into(), files(list))].into_iter().collect());
+        let text = |text: &str| python::Value::from(text);
+        let files = |files: Vec<python::Value>| python::Value::List(files);
+        let rule = |name: &str, list| python::Value::Map([(name.into(), files(list))].into_iter().collect());
         let rules = vec![rule("a/*", vec![text("/b.sls"), text("salt://c.sls")]), rule("d", Vec::new())];
-        assert_eq!(config.reactor.rules(), Some(sls::Value::List(rules)));
+        assert_eq!(config.reactor.rules(), Some(python::Value::List(rules)));
         assert_eq!(assert_round_trip("reactor.rules: /a/b.yaml").reactor.rules(), Some("/a/b.yaml".into()));
     }
 

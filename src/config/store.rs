@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::{Invalid, at_most, unique, within};
 use super::render;
-use crate::limits::{CLASS_RULES_MAX, CLASSES_MAX, ENTRY_BYTES_MAX};
+use crate::base::limits::{CLASS_RULES_MAX, CLASSES_MAX, ENTRY_BYTES_MAX};
 use crate::model::word::{self, GIB, KIB, MIB, Word, words};
 use crate::model::{ClassRules, Durability, EVENTS, JOBS};
 
@@ -66,7 +66,7 @@ pub struct StoreConfig {
 /// An amount of free space on the state directory's file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Space {
-    /// A share of the file system, up to a limit (see [`crate::limits::FREE_BYTES_MIN`]).
+    /// A share of the file system, up to a limit (see [`crate::base::limits::FREE_BYTES_MIN`]).
     Auto,
     /// A number of bytes.
     Bytes(u64),

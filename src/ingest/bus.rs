@@ -19,8 +19,8 @@ use parking_lot::Mutex;
 
 use super::gap::{Cause, Gap};
 use super::spill::{BusDependencies, Seen, Shared, SpillDrainer, SpillWriter, Waiting, dir_of};
-use crate::clock::Micros;
-use crate::limits::{
+use crate::base::clock::Micros;
+use crate::base::limits::{
     BUS_BATCH_BYTES, BUS_BATCH_TIME, BUS_GATHER, BUS_READ_BYTES, BUS_READ_LITTLE, BUS_RECONNECT_MAX,
     BUS_RECONNECT_MIN, BUS_SETTLED, ENTRY_BYTES_MAX, STOP_CHECK,
 };

@@ -23,8 +23,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::bus::BusMonitor;
-use crate::clock::Clock;
-use crate::limits::{ENTRY_BYTES_MAX, FIRE_PROBE_PAUSE, FIRE_TIMEOUT};
+use crate::base::clock::Clock;
+use crate::base::limits::{ENTRY_BYTES_MAX, FIRE_PROBE_PAUSE, FIRE_TIMEOUT};
 use crate::wire::frame::{self, FrameSplitter, Framing};
 use crate::wire::salt_event;
 

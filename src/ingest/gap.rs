@@ -17,7 +17,7 @@
 
 use std::path::Path;
 
-use crate::clock::Micros;
+use crate::base::clock::Micros;
 use crate::model::{Batch, Entry, Flags, GAP_TAG, Kind, Source};
 use crate::wire::msgpack::Writer;
 

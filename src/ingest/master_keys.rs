@@ -15,12 +15,12 @@ use std::sync::Arc;
 use parking_lot::{Mutex, RwLock};
 
 use super::redact::{Redacted, Redactor};
+use crate::base::limits::MASTER_KEYS_POLL;
+use crate::base::shutdown::Drain;
 use crate::config::salt_master::{FileIdentity, Role, SaltMaster, read_key};
-use crate::limits::MASTER_KEYS_POLL;
 use crate::model::{
     Batch, Entry, Flags, Glob, KeyTexts, Kind, REDACTED, RedactRule, is_manage_tag, same_key,
 };
-use crate::shutdown::Drain;
 use crate::store::tools::redact::Redact;
 use crate::wire::msgpack;
 use crate::wire::salt_event::fingerprints_of;
@@ -269,7 +269,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::clock::Micros;
+    use crate::base::clock::Micros;
     use crate::model::Source;
     use crate::wire::msgpack::{Writer, as_text, get};
     use crate::wire::salt_event::read_event;

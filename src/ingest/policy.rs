@@ -26,9 +26,9 @@ use parking_lot::Mutex;
 
 use super::master_keys::{Cleaned, MasterKeys};
 use super::redact::{Redacted, Redactor};
-use crate::clock::{Clock, Micros, digits};
-use crate::limits::{ENTRY_BYTES_MAX, SOURCE_LOG_INTERVAL, TAG_BYTES_MAX};
-use crate::metrics::Metrics;
+use crate::base::clock::{Clock, Micros, digits};
+use crate::base::limits::{ENTRY_BYTES_MAX, SOURCE_LOG_INTERVAL, TAG_BYTES_MAX};
+use crate::base::metrics::Metrics;
 use crate::model::{Action, Entry, FilterRule, Fingerprints, Kind, RedactRule, Scope, Source, chained};
 use crate::wire::msgpack;
 use crate::wire::salt_codec::Unreadable;
@@ -486,7 +486,7 @@ mod tests {
             &metrics.entries_unreadable,
             &metrics.event_clocks_off,
         ];
-        assert_eq!(counted.map(crate::metrics::Counter::get), [2, 1, 1, 1, 4, 1]);
+        assert_eq!(counted.map(crate::base::metrics::Counter::get), [2, 1, 1, 1, 4, 1]);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use memchr::memmem;
 use regex::bytes::Regex;
 
 use super::policy::funs_of;
-use crate::limits::MSGPACK_DEPTH_MAX;
+use crate::base::limits::MSGPACK_DEPTH_MAX;
 use crate::model::{Builtin, Entry, Glob, Kind, REDACTED, RedactRule, Scope};
 use crate::wire::msgpack::{DecodeError, Head, Reader, Writer, as_text};
 
@@ -474,7 +474,7 @@ fn blocks(text: &[u8], open: bool, found: &mut Vec<(usize, usize)>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::Micros;
+    use crate::base::clock::Micros;
     use crate::model::{Flags, Pattern, Source};
     use proptest::prelude::*;
     use rmpv::Value;

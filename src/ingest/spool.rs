@@ -9,8 +9,8 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::clock::Micros;
-use crate::limits::SPOOL_PEEK_BYTES;
+use crate::base::clock::Micros;
+use crate::base::limits::SPOOL_PEEK_BYTES;
 use crate::wire::msgpack::{Reader, as_int};
 
 /// Bytes of the state file: two offsets, a count, a checksum.

@@ -3,7 +3,7 @@
 //! An [`Entry`] borrows its bytes. A [`Batch`] owns those of many entries in one arena, and is passed
 //! between threads. Bodies stay as received until they are needed.
 
-use crate::clock::Micros;
+use crate::base::clock::Micros;
 
 /// The kind of an entry. The numbers are on disk (`docs/FORMAT.md`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -1,7 +1,7 @@
 //! Filters for lists of events.
 
 use super::{Flags, Glob};
-use crate::clock::Micros;
+use crate::base::clock::Micros;
 
 /// A filter; `None` fields do not restrict.
 #[derive(Debug, Clone, Default)]

@@ -6,7 +6,7 @@
 
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::clock::{Micros, digits};
+use crate::base::clock::{Micros, digits};
 
 /// A fixed-size key for a jid that sorts by time.
 ///

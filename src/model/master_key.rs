@@ -39,13 +39,13 @@ pub struct KeyTexts {
 }
 
 impl KeyTexts {
-    /// The distinct keys of sufficient length, at most [`crate::limits::MASTER_KEYS_MAX`].
+    /// The distinct keys of sufficient length, at most [`crate::base::limits::MASTER_KEYS_MAX`].
     pub fn new(keys: impl IntoIterator<Item = Vec<u8>>) -> Self {
         let keys = keys.into_iter().map(|key| key.trim_ascii().to_vec());
         let mut keys: Vec<Vec<u8>> = keys.filter(|key| key.len() >= KEY_BYTES_MIN).collect();
         keys.sort_unstable();
         keys.dedup();
-        keys.truncate(crate::limits::MASTER_KEYS_MAX);
+        keys.truncate(crate::base::limits::MASTER_KEYS_MAX);
         let literal =
             |key: &Vec<u8>| key.iter().fold(String::new(), |text, byte| text + &format!("\\x{byte:02x}"));
         let literals: Vec<_> = keys.iter().map(literal).collect();

@@ -3,8 +3,9 @@
 //! ```text
 //! event -> manage (requests by salt-run)
 //!       -> rules + matcher: references
-//!       -> files: paths, salt://        render: Jinja, YAML, JSON (sls/), or Salt's own renderers (salt)
-//!       -> sls::compile: low chunks     dispatch: calls of local, runner, wheel, caller
+//!       -> files: paths, salt://        render: Jinja, YAML, JSON, or Salt's own renderers (helper)
+//!       -> render::compile: low chunks  dispatch: calls of local, runner, wheel, caller
+//!       -> run: order, throttles, retries, records  ->  master: the master's request port
 //! ```
 //!
 //! The reference is Salt 3008.3 (`tests/data/reactor-cases`, [`conformance`]). In cases in which Salt's process dies, this reactor logs an
@@ -12,11 +13,11 @@
 
 pub mod conformance;
 mod dispatch;
-mod encode;
 mod helper;
 mod latest;
+pub mod master;
 mod pipeline;
-mod render;
+pub mod render;
 mod rules;
 pub mod run;
 pub mod service;
@@ -25,8 +26,8 @@ pub mod shadow;
 pub use dispatch::arguments::Signature;
 pub use dispatch::call::{Call, Client};
 pub use dispatch::{DispatchSettings, REACTOR_USER};
-pub use encode::{decode, encode, encode_map};
 pub use helper::account::Account;
+pub use helper::encode::{decode, encode, encode_map};
 pub use helper::process::memory_file;
 pub use helper::salt::{NO_SALT, NoSalt, Salt, SaltAnswer, SaltError, SaltFile, SaltRendered};
 pub use helper::{Helper, HelperOptions};

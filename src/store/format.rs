@@ -291,7 +291,7 @@ mod tests {
             fs::create_dir_all(&segment).unwrap();
             fs::write(
                 segment.join("log"),
-                crate::store::log::file::file_header(class, id, crate::clock::Micros(1)),
+                crate::store::log::file::file_header(class, id, crate::base::clock::Micros(1)),
             )
             .unwrap();
         }

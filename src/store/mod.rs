@@ -74,9 +74,9 @@ use vfs::Fs;
 
 use std::time::Duration;
 
-use crate::clock::Clock;
-use crate::limits::{DEDUPE_WINDOW, NUMBERS_AHEAD, SEALS_WAITING, SEGMENT_BYTES, SEGMENT_ENTRIES_MAX};
-use crate::metrics::Metrics;
+use crate::base::clock::Clock;
+use crate::base::limits::{DEDUPE_WINDOW, NUMBERS_AHEAD, SEALS_WAITING, SEGMENT_BYTES, SEGMENT_ENTRIES_MAX};
+use crate::base::metrics::Metrics;
 use crate::model::{Durability, SeqNo};
 use index::SegmentMetadata;
 

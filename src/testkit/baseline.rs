@@ -10,7 +10,7 @@ use std::thread::{Builder, JoinHandle};
 use anyhow::Context as _;
 use crossbeam_channel::{Receiver, Sender};
 
-use crate::limits::{BLOCK_RAW_BYTES, ZSTD_LEVEL};
+use crate::base::limits::{BLOCK_RAW_BYTES, ZSTD_LEVEL};
 
 /// Maximum number of raw bytes in one commit.
 const COMMIT_RAW_BYTES: usize = 4 * 1024 * 1024;

@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread::Builder;
 
-use crate::limits::MASTER_READ_BYTES;
+use crate::base::limits::MASTER_READ_BYTES;
 use crate::wire::msgpack::Writer;
 use crate::wire::zmtp::{self, Splitter, ZmtpItem};
 

@@ -1,6 +1,6 @@
 //! Frames of the local socket: an implementation of `docs/WIRE.md`.
 
-use crate::limits::NAME_BYTES_MAX;
+use crate::base::limits::NAME_BYTES_MAX;
 
 use super::msgpack::{self, DecodeError, Reader, Writer, as_bool, as_int, as_text, is_nil};
 

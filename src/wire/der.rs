@@ -3,7 +3,7 @@
 //! The daemon does not validate certificates; peers do. It reads the expiry for a timely
 //! warning.
 
-use crate::clock::{Micros, digits};
+use crate::base::clock::{Micros, digits};
 
 const INTEGER: u8 = 0x02;
 const BIT_STRING: u8 = 0x03;

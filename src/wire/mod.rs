@@ -1,11 +1,13 @@
-//! Conversion between bytes of sockets and files and the types of the model.
+//! Conversion between bytes of sockets and files and the types of the model or of Python; unix socket listeners.
 
 pub mod call;
 pub mod der;
 pub mod frame;
 pub mod json;
 pub mod msgpack;
+pub mod python;
 pub mod salt_codec;
 pub mod salt_event;
 pub mod signed;
+pub mod unix_listener;
 pub mod zmtp;

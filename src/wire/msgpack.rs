@@ -7,7 +7,7 @@
 //! # Invariant
 //!
 //! No input panics, recurses or allocates: the traversal is a loop with one counter. Code that builds trees limits their
-//! depth by [`crate::limits::MSGPACK_DEPTH_MAX`].
+//! depth by [`crate::base::limits::MSGPACK_DEPTH_MAX`].
 
 /// Why bytes are not a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

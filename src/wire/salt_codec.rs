@@ -24,8 +24,8 @@ use std::borrow::Cow;
 use std::cmp::Ordering;
 
 use super::msgpack::{DecodeError, Head, Reader, ValueTail, Writer, number_at, value_len};
-use crate::clock::{Micros, digits};
-use crate::limits::{ENVELOPE_DEPTH_MAX, MSGPACK_DEPTH_MAX, UNREADABLE_SHOWN_MAX};
+use crate::base::clock::{Micros, digits};
+use crate::base::limits::{ENVELOPE_DEPTH_MAX, MSGPACK_DEPTH_MAX, UNREADABLE_SHOWN_MAX};
 
 const EXT_TIMESTAMP: i8 = -1;
 const EXT_DATE: i8 = 78;

@@ -8,8 +8,8 @@ use memchr::memmem;
 
 use super::msgpack::{self, DecodeError, Reader, Writer, as_bool, as_int, as_text};
 use super::salt_codec::{Unreadable, checked_key, checked_value};
-use crate::clock::Micros;
-use crate::limits::{MSGPACK_DEPTH_MAX, NAME_BYTES_MAX};
+use crate::base::clock::Micros;
+use crate::base::limits::{MSGPACK_DEPTH_MAX, NAME_BYTES_MAX};
 use crate::model::{Entry, Fingerprints, Flags, Kind, Source, chained, secret_seed};
 
 /// Splits a frame's body into tag and data. `None` without a tag.

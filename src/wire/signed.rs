@@ -6,7 +6,7 @@
 //! All signed data precedes the payload and includes the payload's length and hash, so a signature is
 //! verified before any of the payload is accepted.
 
-use crate::clock::Micros;
+use crate::base::clock::Micros;
 
 /// The first bytes of an envelope, before its version.
 const MAGIC: &[u8; 6] = b"SCSIGN";

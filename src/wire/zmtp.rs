@@ -17,7 +17,7 @@
 
 use std::ops::Range;
 
-use crate::limits::ZMTP_FRAMES_MAX;
+use crate::base::limits::ZMTP_FRAMES_MAX;
 
 /// Bytes of a greeting.
 pub const GREETING_LEN: usize = 64;

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use saltcellar::clock::Clock;
+use saltcellar::base::clock::Clock;
 use saltcellar::testkit::Random;
 use saltcellar::wire::msgpack::{self, Writer, as_int, as_text};
 

@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 
 use rmpv::Value;
-use saltcellar::limits::WIRE_FRAME_BYTES_MAX;
+use saltcellar::base::limits::WIRE_FRAME_BYTES_MAX;
 use saltcellar::wire::call::{preamble, request_frame};
 
 use crate::harness::{Cellar, map, read_to_end, wait_for};

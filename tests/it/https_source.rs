@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rmpv::Value;
 use saltcellar::api::https::client::{Address, HttpsAnswer, HttpsConnection, Signer};
-use saltcellar::clock::{Clock, Micros};
+use saltcellar::base::clock::{Clock, Micros};
 use saltcellar::wire::call::request_frame;
 use saltcellar::wire::signed::Envelope;
 
@@ -530,7 +530,7 @@ fn a_batch_may_have_exactly_the_maximum_of_calls() {
 
 #[test]
 fn a_batch_may_have_exactly_the_maximum_of_bytes() {
-    use saltcellar::limits::WIRE_FRAME_BYTES_MAX;
+    use saltcellar::base::limits::WIRE_FRAME_BYTES_MAX;
     let server = Server::open("");
     let key = signer("minion-a.pem");
     let response = |len: usize| {
@@ -599,7 +599,7 @@ fn an_answer_of_a_minion_that_was_not_asked_is_marked() {
 
 #[test]
 fn one_minion_cannot_hold_all_connections() {
-    use saltcellar::limits::HTTPS_PEERS_OF_ONE;
+    use saltcellar::base::limits::HTTPS_PEERS_OF_ONE;
     let server = Server::open("");
     let address = server.address();
     let (a, b) = (signer("minion-a.pem"), signer("minion-b.pem"));

@@ -173,9 +173,9 @@ fn filters_and_redaction_hold_for_every_source_and_the_master_s_key_needs_no_rul
 
 /// A store of an earlier release, with keys in plain text in sealed and growing segments.
 fn old_store(dir: &Path, events: &[(String, Value)]) {
-    use saltcellar::clock::{Clock, Micros};
+    use saltcellar::base::clock::{Clock, Micros};
     let config = saltcellar::config::Config::for_state_dir(dir, "/s");
-    let mut options = saltcellar::daemon::store_options(&config, "the test".to_owned(), Clock::real());
+    let mut options = saltcellar::cli::serve::store_options(&config, "the test".to_owned(), Clock::real());
     options.limits.segment_bytes_max = 4096;
     let opened = saltcellar::store::Store::open(&options).unwrap();
     let (store, intake) = (opened.store, opened.intake);
@@ -289,8 +289,8 @@ fn only_keys_in_an_existing_store_are_found_and_replaced() {
 /// The tags and data of all events, oldest first.
 fn stored_events(state_dir: &Path) -> Vec<(String, Value)> {
     let config = saltcellar::config::Config::for_state_dir(state_dir, "/s");
-    let clock = saltcellar::clock::Clock::real();
-    let options = saltcellar::daemon::store_options(&config, "the test".to_owned(), clock);
+    let clock = saltcellar::base::clock::Clock::real();
+    let options = saltcellar::cli::serve::store_options(&config, "the test".to_owned(), clock);
     let opened = saltcellar::store::Store::open(&options).unwrap();
     let (filter, before) = (saltcellar::model::EventFilter::default(), saltcellar::model::SeqNo(u64::MAX));
     let mut found = opened.store.events_before(&filter, before, 1_000, usize::MAX).unwrap();

@@ -243,7 +243,7 @@ fn syndics_add_minions_endtimes_and_registers_are_kept() {
 #[test]
 fn entries_spooled_twice_are_stored_once() {
     let cellar = Cellar::start();
-    let at = saltcellar::clock::Clock::real().now().0 - 3_600_000_000;
+    let at = saltcellar::base::clock::Clock::real().now().0 - 3_600_000_000;
     let spooled = |mut args: Vec<(&'static str, Value)>| {
         args.extend([("at", at.into()), ("replay", true.into())]);
         args
@@ -267,7 +267,7 @@ fn entries_spooled_twice_are_stored_once() {
 fn equal_events_of_one_spooled_batch_are_all_stored_and_only_once() {
     let cellar = Cellar::start();
     let event = || map(vec![("tag", "a/b".into()), ("data", map(vec![("x", 1.into())]))]);
-    let at = saltcellar::clock::Clock::real().now().0 - 3_600_000_000;
+    let at = saltcellar::base::clock::Clock::real().now().0 - 3_600_000_000;
     let batch = || {
         let events = Value::Array(vec![event(), event(), event()]);
         vec![("events", events), ("at", at.into()), ("replay", true.into())]

@@ -186,7 +186,7 @@ fn a_caller_cannot_set_a_future_or_very_old_time() {
     const CALENDAR_END: i64 = 253_402_300_799_999_999;
     let cellar = Cellar::start();
     let mut client = cellar.client();
-    let now = || saltcellar::clock::Clock::real().now().0;
+    let now = || saltcellar::base::clock::Clock::real().now().0;
     let mut n = 0;
     let mut tag = || {
         n += 1;

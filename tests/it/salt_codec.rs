@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use rmpv::Value;
-use saltcellar::clock::{Clock, Micros};
+use saltcellar::base::clock::{Clock, Micros};
 use saltcellar::model::{Batch, Entry, Flags, Kind, Source};
 use saltcellar::wire::salt_codec::check_whole;
 use saltcellar::wire::salt_event::event_entry;
@@ -119,7 +119,7 @@ fn a_bus_event_unreadable_to_salt_is_rejected_and_counted() {
 
 /// Stores entries past all checks, as earlier releases did.
 fn store_unchecked(state_dir: &Path, fill: impl FnOnce(&mut Batch)) {
-    let options = saltcellar::daemon::store_options(
+    let options = saltcellar::cli::serve::store_options(
         &saltcellar::config::Config::for_state_dir(state_dir, "/s"),
         "the test".to_owned(),
         Clock::real(),

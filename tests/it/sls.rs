@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use saltcellar::limits::SLS_DEPTH_MAX;
+use saltcellar::base::limits::SLS_DEPTH_MAX;
 use saltcellar::model::Glob;
 use saltcellar::model::Note;
-use saltcellar::sls::compile::{self, FileError, Refused};
-use saltcellar::sls::value::{Key, Map, Value};
-use saltcellar::sls::{json, python, yaml};
+use saltcellar::reactor::render::compile::{self, FileError, Refused};
+use saltcellar::wire::python;
+use saltcellar::wire::python::value::{Key, Map, Value};
+use saltcellar::wire::python::{json, yaml};
 use serde_json::{Value as Json, json};
 
 fn data(path: &str) -> PathBuf {

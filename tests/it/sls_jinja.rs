@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use base64::Engine as _;
-use saltcellar::sls::jinja::{
+use saltcellar::reactor::render::jinja::{
     Ambient, Context, Data, Engine, EngineOptions, NoFunctions, RenderError, RenderErrorKind, RenderLimits,
     SaltFunctions, Source,
 };
-use saltcellar::sls::value::{Key, Map};
-use saltcellar::sls::{Value, yaml};
+use saltcellar::wire::python::value::{Key, Map};
+use saltcellar::wire::python::{Value, yaml};
 use serde_json::Value as Json;
 
 fn data_dir() -> PathBuf {

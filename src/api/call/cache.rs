@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 
 use super::{Ctx, failed};
-use crate::limits::WIRE_ANSWER_BYTES_MAX;
-use crate::model::start_time;
-use crate::query::{
+use crate::api::query::{
     Answer, Job, JobFilter, ListedJob, PageLimits, each_job_before, jobs_before, last_jobs, row_load,
 };
+use crate::base::limits::WIRE_ANSWER_BYTES_MAX;
+use crate::model::start_time;
 use crate::store::{JobSummary, StoreError};
 use crate::wire::call::{ANSWER_HEAD_BYTES_MAX, Args, CallError};
 use crate::wire::msgpack::{self, Reader, Writer};

@@ -9,14 +9,16 @@ use std::time::{Duration, Instant};
 use super::cache::load_with_minions;
 use super::lists::{Map, glob, limit, time};
 use super::{Ctx, failed};
-use crate::clock::Micros;
-use crate::limits::{LIST_BYTES_MAX, LIST_ROWS_MAX, PAGE_MINIONS, WATCH_GATHER, WATCH_WAIT_MAX, WATCHES_MAX};
-use crate::model::{Glob, JidKey, SeqNo};
-use crate::query::{
+use crate::api::query::{
     Answer, Difference, Job, JobFilter, JobResult, ListedJob, PageLimits, StateRow, children, diff,
     job_changes, jobs_before, parent, previous_run, row_load, state_rows,
 };
-use crate::shutdown::Drain;
+use crate::base::clock::Micros;
+use crate::base::limits::{
+    LIST_BYTES_MAX, LIST_ROWS_MAX, PAGE_MINIONS, WATCH_GATHER, WATCH_WAIT_MAX, WATCHES_MAX,
+};
+use crate::base::shutdown::Drain;
+use crate::model::{Glob, JidKey, SeqNo};
 use crate::store::JobSummary;
 use crate::wire::call::{Args, CallError};
 use crate::wire::msgpack::{self, Writer, as_text};
@@ -449,7 +451,7 @@ pub(super) fn job_watch(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError
     let deadline = Instant::now() + wait;
     let mut found = job_changes(&ctx.store, &jid, from).map_err(failed)?;
     let has_changes =
-        |found: &crate::query::JobChanges| found.job.is_some() || !found.steps.is_empty() || found.ended;
+        |found: &crate::api::query::JobChanges| found.job.is_some() || !found.steps.is_empty() || found.ended;
     let waiting = if has_changes(&found) || wait.is_zero() { None } else { ctx.watches.wait() };
     if waiting.is_some() {
         while !has_changes(&found) && !ctx.watches.stopping.is_stopping() {
@@ -458,7 +460,7 @@ pub(super) fn job_watch(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError
                 break;
             }
             // Woken by the next entry; the timeout checks for shutdown.
-            ctx.store.wait_for(found.next, left.min(crate::limits::STOP_CHECK));
+            ctx.store.wait_for(found.next, left.min(crate::base::limits::STOP_CHECK));
             if ctx.store.durable() > found.next {
                 // Limits how often a busy log is checked.
                 ctx.watches.stopping.wait(WATCH_GATHER);

@@ -5,10 +5,10 @@ use std::path::Path;
 use serde_json::{Map as JsonMap, Value as Json, json};
 
 use super::{Ctx, document, failed};
-use crate::clock::Micros;
+use crate::base::clock::Micros;
+use crate::base::limits::{LIST_BYTES_MAX, LIST_ROWS_MAX};
 use crate::ingest::bus::BusMonitor;
 use crate::ingest::spool::Spool;
-use crate::limits::{LIST_BYTES_MAX, LIST_ROWS_MAX};
 use crate::model::{EventFilter, Flags, Glob, Kind, SeqNo};
 use crate::store::StoredEntry;
 use crate::wire::call::{Args, CallError};

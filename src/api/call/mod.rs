@@ -26,18 +26,18 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use serde_json::Value as Json;
 
 use super::https::HttpsMonitor;
-use crate::clock::{Clock, Micros};
+use crate::base::clock::{Clock, Micros};
+use crate::base::metrics::Metrics;
 use crate::ingest::bus::BusMonitor;
 use crate::ingest::fire::Firer;
 use crate::ingest::policy::Policy;
-use crate::metrics::Metrics;
 use crate::model::{FrameBatch, Right};
 use crate::reactor::run::engine::Handle;
 use crate::store::{Store, StoreError};
-use crate::unix_listener;
 use crate::wire::call::{Args, CallError};
 use crate::wire::json::plain_value;
 use crate::wire::salt_codec::repaired;
+use crate::wire::unix_listener;
 
 /// The dependencies of calls.
 pub struct Ctx {

@@ -4,13 +4,13 @@ use serde_json::{Map as JsonMap, Value as Json, json};
 
 use super::lists::Map;
 use super::{Ctx, document, failed};
-use crate::clock::Micros;
-use crate::ingest::bus::{BusMonitor, BusStatus};
-use crate::limits::{
+use crate::api::query::Job;
+use crate::base::clock::Micros;
+use crate::base::limits::{
     LIST_BYTES_MAX, LIST_ROWS_MAX, REACTOR_NAMES_MAX, REACTOR_RESULT_BYTES_MAX, REACTOR_SEARCH_BYTES,
 };
+use crate::ingest::bus::{BusMonitor, BusStatus};
 use crate::model::{EventFilter, Flags, Glob, Kind, REACTION_TAG, SeqNo};
-use crate::query::Job;
 use crate::reactor::acting::{self, Assigned};
 use crate::reactor::run::engine::Handle;
 use crate::reactor::run::record::replay::{ReplayError, Replayed};

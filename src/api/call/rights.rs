@@ -6,8 +6,8 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::PathBuf;
 
 use super::{Call, CallHandler};
+use crate::base::metrics::Metrics;
 use crate::ingest::bus::BusMonitor;
-use crate::metrics::Metrics;
 use crate::model::Right;
 use crate::wire::call::{Args, CallError};
 

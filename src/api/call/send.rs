@@ -3,9 +3,9 @@
 use serde_json::json;
 
 use super::{Caller, Ctx, document};
-use crate::clock::Micros;
+use crate::base::clock::Micros;
+use crate::base::limits::{FIRE_BYTES_MAX, LIST_BYTES_MAX, TAG_BYTES_FIRED_MAX};
 use crate::ingest::fire::{FireError, Target};
-use crate::limits::{FIRE_BYTES_MAX, LIST_BYTES_MAX, TAG_BYTES_FIRED_MAX};
 use crate::model::{EventFilter, Glob};
 use crate::wire::call::{Args, CallError};
 use crate::wire::frame::Framing;

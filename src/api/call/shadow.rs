@@ -1,10 +1,10 @@
 //! The call about the shadow reactor: calls of our reactor and of Salt's in the log, for comparison.
 
 use super::{Ctx, failed};
-use crate::clock::Micros;
-use crate::limits::{LIST_BYTES_MAX, REACTOR_SHADOW_SEARCH_BYTES, REACTOR_SHADOW_WINDOW};
-use crate::master::pack;
+use crate::base::clock::Micros;
+use crate::base::limits::{LIST_BYTES_MAX, REACTOR_SHADOW_SEARCH_BYTES, REACTOR_SHADOW_WINDOW};
 use crate::model::{EventFilter, SeqNo};
+use crate::reactor::master::pack;
 use crate::reactor::run::engine::Handle;
 use crate::reactor::shadow::{ShadowItem, is_of_interest, is_timely};
 use crate::wire::call::{Args, CallError};

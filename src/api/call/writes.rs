@@ -7,8 +7,8 @@
 //! The jids `req` and `nocache` are placeholders of Salt: such calls are rejected without a log line.
 
 use super::Ctx;
-use crate::clock::Micros;
-use crate::limits::{CALLER_TIME_AGE_MAX, HTTPS_CLOCK_OFF_MAX, IMPORT_TIMES};
+use crate::base::clock::Micros;
+use crate::base::limits::{CALLER_TIME_AGE_MAX, HTTPS_CLOCK_OFF_MAX, IMPORT_TIMES};
 use crate::model::{Entry, Flags, FrameBatch, JidKey, Kind, Source, stamped_jid};
 use crate::store::read::job_summary::rank;
 use crate::wire::call::{Args, CallError, id_text};

@@ -23,14 +23,14 @@ use super::permits::{BatchInFlight, HttpsPermit};
 use super::tls::sha256;
 use crate::api::call::{CallHandler, Caller, Ctx, find, signed_return};
 use crate::api::submit::submit;
-use crate::config::MinionsRead;
-use crate::limits::{
+use crate::base::limits::{
     HTTPS_ANSWER_BYTES, HTTPS_ANSWERS_OF_ONE_BYTES, HTTPS_ASKING_MAX, HTTPS_BAD_LOG_INTERVAL,
     HTTPS_BATCHES_OF_ONE, HTTPS_BYTES_PER_S_MIN, HTTPS_CALLS_MAX, HTTPS_CLOCK_OFF_MAX,
     HTTPS_LARGE_BYTES_IN_FLIGHT, HTTPS_PEERS_OF_ONE, HTTPS_SMALL_BYTES, HTTPS_SMALL_BYTES_IN_FLIGHT,
     PEER_TIMEOUT, WIRE_FRAME_BYTES_MAX,
 };
-use crate::metrics::{Counter, Metrics};
+use crate::base::metrics::{Counter, Metrics};
+use crate::config::MinionsRead;
 use crate::model::FrameBatch;
 use crate::store::Intake;
 use crate::wire::call::{CallError, Request, answer_frame, refusal_frame};

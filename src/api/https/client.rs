@@ -12,8 +12,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use super::tls::sha256;
-use crate::clock::Micros;
-use crate::limits::CLI_ANSWER_TIMEOUT;
+use crate::base::clock::Micros;
+use crate::base::limits::CLI_ANSWER_TIMEOUT;
 use crate::wire::msgpack::{Reader, get};
 use crate::wire::signed::{BATCH_PATH, Challenge, Digest, Envelope, HELLO_PATH};
 

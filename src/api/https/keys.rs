@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 use rustls::pki_types::SubjectPublicKeyInfoDer;
 use rustls::pki_types::pem::PemObject as _;
 
+use crate::base::limits::{HTTPS_KEYS_REMEMBERED, PEM_BYTES_MAX};
 use crate::config::salt_master::{FileIdentity, read_small};
-use crate::limits::{HTTPS_KEYS_REMEMBERED, PEM_BYTES_MAX};
 use crate::wire::der::rsa_public_key;
 
 /// Why no key is available.

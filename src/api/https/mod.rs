@@ -10,7 +10,7 @@
 //! Before a valid signature, at most an envelope (1.4 KB) of a peer is kept in memory. Afterwards memory for its bytes is
 //! reserved before they are read, and each minion has at most [`HTTPS_BATCHES_OF_ONE`] batches in flight.
 //!
-//! [`HTTPS_BATCHES_OF_ONE`]: crate::limits::HTTPS_BATCHES_OF_ONE
+//! [`HTTPS_BATCHES_OF_ONE`]: crate::base::limits::HTTPS_BATCHES_OF_ONE
 
 mod batch;
 pub mod client;
@@ -31,11 +31,11 @@ use self::batch::HttpsServer;
 use self::keys::Keys;
 use self::tls::{Certificate, CertificateChange, Files};
 use super::call::Ctx;
-use crate::clock::Micros;
-use crate::config::HttpsConfig;
-use crate::limits::{
+use crate::base::clock::Micros;
+use crate::base::limits::{
     HTTPS_EXPIRED_LOG_INTERVAL, HTTPS_EXPIRES_SOON, HTTPS_PEERS_MAX, HTTPS_POLL, PEER_TIMEOUT,
 };
+use crate::config::HttpsConfig;
 use crate::store::Intake;
 use permits::HttpsPermits;
 

@@ -25,7 +25,7 @@ use tokio_rustls::TlsAcceptor;
 use super::batch::{HttpsServer, Session};
 use super::permits::HttpsPermit;
 use super::tls::Certificate;
-use crate::limits::{
+use crate::base::limits::{
     HTTPS_HANDSHAKE_TIMEOUT, HTTPS_HEAD_BYTES_MAX, HTTPS_HEAD_LINES_MAX, HTTPS_IDLE, PEER_TIMEOUT,
 };
 use crate::wire::call::{CallError, refusal_frame};

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::limits::{HTTPS_AUTH_TIMEOUT, HTTPS_IDLE, HTTPS_PEERS_OF_ONE};
+use crate::base::limits::{HTTPS_AUTH_TIMEOUT, HTTPS_IDLE, HTTPS_PEERS_OF_ONE};
 
 /// Time for an evicted connection to close.
 const EVICTION_TIME: Duration = Duration::from_millis(500);

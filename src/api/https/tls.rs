@@ -11,9 +11,9 @@ use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use crate::clock::Micros;
+use crate::base::clock::Micros;
+use crate::base::limits::PEM_BYTES_MAX;
 use crate::config::salt_master::{FileIdentity, read_small};
-use crate::limits::PEM_BYTES_MAX;
 use crate::wire::der;
 use crate::wire::signed::Digest;
 

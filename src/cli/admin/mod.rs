@@ -2,8 +2,6 @@
 
 pub(super) mod check;
 pub(super) mod completions;
-mod logs;
-pub(super) mod serve;
 pub(super) mod setup;
 pub(super) mod status;
 pub(super) mod version;

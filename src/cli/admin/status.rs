@@ -2,12 +2,12 @@
 
 use serde_json::Value as Json;
 
+use crate::base::clock::Micros;
 use crate::cli::format::fields::Fields as _;
 use crate::cli::format::nested::leaf;
 use crate::cli::format::output::{Output, show};
 use crate::cli::format::table::{Column, Table};
 use crate::cli::{Global, ask};
-use crate::clock::Micros;
 
 pub(in crate::cli) const EXAMPLES: &str = "\
 Examples:

@@ -16,7 +16,7 @@ use anyhow::Context as _;
 use crossbeam_channel::Sender;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::limits::WIRE_FRAME_BYTES_MAX;
+use crate::base::limits::WIRE_FRAME_BYTES_MAX;
 use crate::testkit::baseline;
 use crate::wire::call::{PREAMBLE_LEN, answer_frame};
 

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use super::{CheckResult, Findings};
+use crate::base::limits::{FREE_BYTES_LOW, FREE_BYTES_MIN};
 use crate::config::{Config, Space};
-use crate::limits::{FREE_BYTES_LOW, FREE_BYTES_MIN};
 
 /// Free inodes below which they may soon run out: a segment needs about ten, Salt's own caches need thousands.
 const FREE_INODES_LOW: u64 = 20_000;

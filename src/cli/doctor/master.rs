@@ -13,7 +13,7 @@ use super::{CheckResult, Findings, options};
 use crate::config::salt_master::{SALT_PYTHON, SaltMaster, same_file};
 use crate::config::{Config, SYSTEM_SOCKET};
 use crate::reactor::{Account, acting};
-use crate::sls::Value;
+use crate::wire::python::Value;
 
 /// Input of the checks.
 pub(super) struct MasterContext<'a> {

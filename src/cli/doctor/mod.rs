@@ -24,11 +24,11 @@ use super::format::output::{Format, Output, plain};
 use super::format::table::{Column, Table};
 use super::{Exit, Finding, Global, ask};
 use crate::api::client::{Client, ClientError};
-use crate::clock::Clock;
+use crate::base::clock::Clock;
 use crate::config::salt_master::SaltMaster;
 use crate::config::{Config, Environment, SocketChoice};
 use crate::ingest::spool::Spool;
-use crate::unix_listener;
+use crate::wire::unix_listener;
 
 pub(super) const EXAMPLES: &str = "\
 Exit codes: 0 no problems (warnings are possible), 1 problems found, 69 daemon unreachable.

@@ -3,7 +3,7 @@
 use super::master::{MasterContext, Uses, option_origin};
 use super::{CheckResult, Findings};
 use crate::model::Age;
-use crate::sls::Value;
+use crate::wire::python::Value;
 
 /// Salt's default of `max_event_size`, in bytes.
 const MAX_EVENT_SIZE: i64 = 1_048_576;

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::{CheckResult, Findings};
 use crate::config::Config;
-use crate::unix_listener;
+use crate::wire::unix_listener;
 
 /// `uid` is that of the daemon.
 pub(super) fn check(found: &mut Findings, config: &Config, uid: u32) {

@@ -6,10 +6,10 @@ use super::super::ask;
 use super::super::reactor::failures;
 use super::{CheckResult, Findings, number, text};
 use crate::api::client::{Client, ClientError};
-use crate::clock::Clock;
+use crate::base::clock::Clock;
+use crate::base::limits::LIST_ROWS_MAX;
 use crate::config::Config;
 use crate::config::salt_master::Role;
-use crate::limits::LIST_ROWS_MAX;
 
 const CHECK: &str = "reactor";
 const REACTIONS: &str = "reactions";

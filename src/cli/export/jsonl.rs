@@ -16,8 +16,8 @@ use super::super::format::progress::{Bar, Unit};
 use super::super::import::JSONL_VERSION;
 use super::super::{Global, ask};
 use crate::api::client::{Client, args};
-use crate::clock::Micros;
-use crate::limits::RMPV_DEPTH_MAX;
+use crate::base::clock::Micros;
+use crate::base::limits::RMPV_DEPTH_MAX;
 use crate::store::tools::Watch as _;
 use crate::wire::json::to_json;
 

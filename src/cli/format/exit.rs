@@ -5,12 +5,12 @@ use std::process::ExitCode;
 use super::output::OutputError;
 use crate::api::client::ClientError;
 use crate::cli::ask::NoDaemon;
-use crate::cli::events::BadData;
+use crate::cli::jobs::events::BadData;
 use crate::cli::{BadUsage, Finding};
 use crate::config::ConfigError;
 use crate::store::StoreError;
 use crate::store::tools::ToolError;
-use crate::unix_listener::SocketError;
+use crate::wire::unix_listener::SocketError;
 
 /// An exit code. Scripts rely on the values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::clock::{Clock, Micros, digits};
+use crate::base::clock::{Clock, Micros, digits};
 use crate::model::word::Word as _;
 
 use serde_json::Value as Json;

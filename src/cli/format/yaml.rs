@@ -6,9 +6,9 @@
 use anyhow::Context as _;
 use rmpv::Value;
 
-use crate::master::pack::packed;
-use crate::sls::yaml::load;
+use crate::reactor::master::pack::packed;
 use crate::wire::json::from_json;
+use crate::wire::python::yaml::load;
 
 pub(in crate::cli) fn value(text: &str) -> anyhow::Result<Value> {
     if let Ok(json) = serde_json::from_str(text) {

@@ -6,7 +6,7 @@
 use rmpv::Value;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-use crate::limits::RMPV_DEPTH_MAX;
+use crate::base::limits::RMPV_DEPTH_MAX;
 
 /// Which values have equal fingerprints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

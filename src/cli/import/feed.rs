@@ -17,7 +17,7 @@ use super::equality::Equality;
 use super::item::{ImportItem, Payload};
 use super::known::{StoredJob, Window};
 use crate::api::client::{Client, ClientError};
-use crate::limits::{
+use crate::base::limits::{
     ENTRY_BYTES_MAX, IMPORT_BAD_NAMED, IMPORT_BYTES, IMPORT_CALLS, IMPORT_CHUNK_BYTES, IMPORT_CHUNK_ITEMS,
     IMPORT_EVENTS, IMPORT_FACTS_REMEMBERED, IMPORT_QUESTIONS, TAG_BYTES_MAX,
 };

@@ -11,7 +11,7 @@ use serde_json::Value as Json;
 use super::super::format::when;
 use super::feed::Feed;
 use super::item::{ImportItem, Payload};
-use crate::limits::{JSON_LINE_BYTES_MAX, RMPV_DEPTH_MAX};
+use crate::base::limits::{JSON_LINE_BYTES_MAX, RMPV_DEPTH_MAX};
 use crate::model::Kind;
 use crate::store::tools::Watch;
 use crate::wire::call::id_text;

@@ -10,7 +10,7 @@ use rmpv::Value;
 use super::equality::Equality;
 use super::item::Payload;
 use crate::api::client::{Client, ClientError, args};
-use crate::limits::LIST_ROWS_MAX;
+use crate::base::limits::LIST_ROWS_MAX;
 use crate::model::Kind;
 use crate::wire::msgpack;
 use crate::wire::salt_event::peek;

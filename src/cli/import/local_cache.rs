@@ -28,7 +28,7 @@ use anyhow::{Context as _, bail};
 
 use super::feed::Feed;
 use super::item::{ImportItem, Payload};
-use crate::limits::{ENTRY_BYTES_MAX, IMPORT_JOBS_SORTED, NAME_BYTES_MAX, RMPV_DEPTH_MAX};
+use crate::base::limits::{ENTRY_BYTES_MAX, IMPORT_JOBS_SORTED, NAME_BYTES_MAX, RMPV_DEPTH_MAX};
 use crate::model::{JidKey, Kind};
 use crate::store::tools::Watch;
 use crate::wire::msgpack::{self, Reader, Writer};

@@ -25,7 +25,7 @@ use super::format::output::show;
 use super::format::progress::{Bar, Unit};
 use super::format::when::When;
 use super::{Exit, Finding, Global, ask};
-use crate::clock::Clock;
+use crate::base::clock::Clock;
 use crate::model::Kind;
 
 /// Verbs under `import`.

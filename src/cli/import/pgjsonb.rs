@@ -12,7 +12,7 @@ use super::super::BadUsage;
 use super::feed::Feed;
 use super::item::{ImportItem, Payload};
 use super::jsonl;
-use crate::limits::JSON_LINE_BYTES_MAX;
+use crate::base::limits::JSON_LINE_BYTES_MAX;
 use crate::model::{JidKey, Kind};
 use crate::store::tools::Watch;
 use crate::wire::json::plain_value;

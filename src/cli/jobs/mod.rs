@@ -1,6 +1,7 @@
-//! `saltcellar jobs`: queries of the job cache.
+//! `saltcellar jobs`: queries of the job cache; `saltcellar events` beside it.
 
 mod diff;
+pub(super) mod events;
 mod show;
 mod states;
 mod watch;

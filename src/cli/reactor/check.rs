@@ -7,7 +7,7 @@ use super::super::{Global, finding};
 use super::{Chosen, SaltArgs};
 use crate::model::{Note, NoteLevel};
 use crate::reactor::{Pipeline, Rules, Salt, Unusable, resolve};
-use crate::sls::Value;
+use crate::wire::python::Value;
 
 pub(super) const EXAMPLES: &str = "\
 Reads the configuration of the given or configured master (or minion) as Salt does; `reactor.rules` replace its rules. \

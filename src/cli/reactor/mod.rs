@@ -19,7 +19,7 @@ use super::Global;
 use crate::config::salt_master::{Role, SALT_MASTER_FILE, SALT_PYTHON, SaltMaster};
 use crate::config::{Config, Environment};
 use crate::reactor::{Helper, HelperOptions, NoSalt, Salt};
-use crate::sls;
+use crate::wire::python;
 
 pub(super) use self::history::failures;
 
@@ -89,7 +89,7 @@ impl PythonArgs {
 struct Chosen {
     master: SaltMaster,
     /// `reactor.rules`, which replace the master's own.
-    rules: Option<sls::Value>,
+    rules: Option<python::Value>,
     salt: Arc<dyn Salt>,
 }
 

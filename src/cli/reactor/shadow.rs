@@ -11,15 +11,15 @@ use super::super::format::table::{Column, Table};
 use super::super::format::when::{When, short};
 use super::super::{Global, ask, finding};
 use crate::api::client::{Client, ClientError, args};
-use crate::clock::{Clock, Micros};
-use crate::limits::{REACTOR_MODE_INTERVAL, REACTOR_SHADOW_WINDOW_MAX};
-use crate::master::pack;
+use crate::base::clock::{Clock, Micros};
+use crate::base::limits::{REACTOR_MODE_INTERVAL, REACTOR_SHADOW_WINDOW_MAX};
 use crate::model::ReactionFailure;
+use crate::reactor::master::pack;
 use crate::reactor::shadow::{
     Comparer, Comparison, Difference, FailedReaction, ObservedCall, OurCall, SaltsCall, ShadowItem,
 };
-use crate::sls;
 use crate::wire::json::to_json;
+use crate::wire::python;
 
 /// Flags of `reactor shadow`.
 #[derive(clap::Args)]
@@ -184,13 +184,13 @@ fn read(
     }
 }
 
-fn value(value: &Value) -> Option<sls::Value> {
+fn value(value: &Value) -> Option<python::Value> {
     let mut bytes = Vec::new();
     rmpv::encode::write_value(&mut bytes, value).ok()?;
     pack::unpacked(&bytes)
 }
 
-fn json_of(value: &sls::Value) -> Json {
+fn json_of(value: &python::Value) -> Json {
     let bytes = pack::packed(value);
     rmpv::decode::read_value(&mut bytes.as_slice()).map_or(Json::Null, |value| to_json(&value))
 }
@@ -238,7 +238,7 @@ fn failure(failure: &ReactionFailure) -> Json {
 fn difference(comparison: &Comparison) -> Json {
     match comparison {
         Comparison::Differs(ours, salts, fields) => {
-            let shown = |value: &Option<sls::Value>| value.as_ref().map(json_of);
+            let shown = |value: &Option<python::Value>| value.as_ref().map(json_of);
             let field = |one: &Difference| json!({"field": one.field, "ours": shown(&one.ours), "salts": shown(&one.salts)});
             json!({
                 "what": "differs", "fields": fields.iter().map(field).collect::<Vec<_>>(),
@@ -344,7 +344,7 @@ fn print_comparison(out: &mut Output, comparison: &Comparison) -> anyhow::Result
             out.heading(&format!("differs: {}", call(&ours.call)))?;
             out.line(&by(ours))?;
             out.line(&with(salts))?;
-            let shown = |value: &Option<sls::Value>| match value {
+            let shown = |value: &Option<python::Value>| match value {
                 Some(value) => json_of(value).to_string(),
                 None => "absent".to_owned(),
             };
@@ -389,7 +389,7 @@ fn print_comparison(out: &mut Output, comparison: &Comparison) -> anyhow::Result
 
 fn arguments(out: &mut Output, call: &ObservedCall) -> anyhow::Result<()> {
     if let Some(args) = call.args.as_ref().filter(|args| !args.is_empty()) {
-        out.line(&plain(&format!("  arguments {}", json_of(&sls::Value::List(args.clone())))))?;
+        out.line(&plain(&format!("  arguments {}", json_of(&python::Value::List(args.clone())))))?;
     }
     Ok(())
 }

@@ -8,8 +8,8 @@ use super::super::{Global, finding};
 use super::{Chosen, SaltArgs};
 use crate::model::NoteLevel;
 use crate::reactor::{Body, Detail, Outcome, Pipeline, Worker, decode, encode, encode_map};
-use crate::sls::value::Key;
-use crate::sls::{Map, Value};
+use crate::wire::python::value::Key;
+use crate::wire::python::{Map, Value};
 
 pub(super) const EXAMPLES: &str = "\
 Renders the file for the event as the reactor does, compiles it to low chunks and these to calls. Makes no calls and \

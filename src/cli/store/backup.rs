@@ -9,7 +9,7 @@ use super::super::format::output::show;
 use super::super::format::progress::{Bar, Unit, bytes};
 use super::super::{Global, finding};
 use super::tool::{count, field, state_dir_of_daemon};
-use crate::clock::Clock;
+use crate::base::clock::Clock;
 use crate::store::tools::backup::{self, BackupOptions};
 
 /// Arguments of `store backup`.

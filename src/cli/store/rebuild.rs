@@ -7,7 +7,7 @@ use super::super::Global;
 use super::super::format::output::show;
 use super::super::format::progress::{Bar, Unit};
 use super::tool::{config, count, field};
-use crate::clock::Clock;
+use crate::base::clock::Clock;
 use crate::store::tools::rebuild::{self, SegmentSelector};
 
 /// Flags of `store rebuild`.
@@ -30,7 +30,7 @@ Examples:
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let config = config(global)?;
     let holder = format!("pid {}, rebuilding indexes", std::process::id());
-    let options = crate::daemon::store_options(&config, holder, Clock::real());
+    let options = crate::cli::serve::store_options(&config, holder, Clock::real());
     let which = args.segment.clone().map(|name| SegmentSelector { name });
     let mut bar = Bar::new("rebuild", Unit::Segments);
     let report = rebuild::rebuild(&options, which.as_ref(), &mut bar).context("rebuild the indexes")?;

@@ -10,7 +10,7 @@ use super::super::format::output::show;
 use super::super::format::progress::{Bar, Unit};
 use super::super::{Global, finding};
 use super::tool::{config, count, field};
-use crate::clock::Clock;
+use crate::base::clock::Clock;
 use crate::config::salt_master::read_key;
 use crate::ingest::master_keys::MasterKeys;
 use crate::ingest::spill;
@@ -110,7 +110,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     drop(bar);
     if !args.dry_run && report.segments_affected > 0 {
         let holder = format!("pid {}, rebuilding indexes", std::process::id());
-        let options = crate::daemon::store_options(&config, holder, Clock::real());
+        let options = crate::cli::serve::store_options(&config, holder, Clock::real());
         drop(Store::open(&options).context("rebuild the indexes")?);
         crate::store::tools::files::inherit_owner(dir)?;
     }

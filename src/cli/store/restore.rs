@@ -9,7 +9,7 @@ use super::super::Global;
 use super::super::format::output::show;
 use super::super::format::progress::{Bar, Unit, bytes};
 use super::tool::{config, count, field};
-use crate::clock::{Clock, Micros};
+use crate::base::clock::{Clock, Micros};
 use crate::store::tools::backup::restore;
 use crate::store::tools::{layout, rebuild};
 
@@ -44,7 +44,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     if !args.no_index {
         let mut bar = Bar::new("index", Unit::Segments);
         let holder = format!("pid {}, restoring a backup", std::process::id());
-        let mut options = crate::daemon::store_options(&config(global)?, holder, Clock::real());
+        let mut options = crate::cli::serve::store_options(&config(global)?, holder, Clock::real());
         options.dir.clone_from(&args.to);
         let segments = layout::segments(&args.to).context("build the indexes")?;
         let finished = segments.iter().filter(|segment| !segment.is_newest);

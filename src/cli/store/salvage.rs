@@ -9,7 +9,7 @@ use super::super::format::output::{Output, OutputError, plain, show};
 use super::super::format::progress::{Bar, Unit};
 use super::super::{Global, finding};
 use super::tool::{count, field};
-use crate::clock::Clock;
+use crate::base::clock::Clock;
 use crate::store::tools::salvage::{self, Loss, SalvageReport};
 
 /// Arguments of `store salvage`.

@@ -7,7 +7,7 @@ use super::super::format::output::{Output, show};
 use super::super::format::table::{Column, Table};
 use super::super::{Global, ask};
 use super::{ago, bytes, span};
-use crate::clock::Clock;
+use crate::base::clock::Clock;
 
 pub(super) const EXAMPLES: &str = "\
 RAW is the size of tags and bodies as received, DISK the size on disk including indexes, RATIO is DISK / RAW. KEEPS is \

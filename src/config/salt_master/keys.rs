@@ -5,7 +5,7 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::limits::MASTER_KEY_BYTES_MAX;
+use crate::base::limits::MASTER_KEY_BYTES_MAX;
 
 /// The key files in a master's `cachedir`, sorted; empty if the directory does not exist.
 pub fn key_files(cachedir: &Path) -> io::Result<Vec<PathBuf>> {

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use crate::config::python_glob::glob;
 use crate::model::{Note, NoteLevel};
-use crate::sls::value::Key;
-use crate::sls::{Map, Value, yaml};
+use crate::wire::python::value::Key;
+use crate::wire::python::{Map, Value, yaml};
 
 /// The logger of Salt's loader.
 const LOGGER: &str = "salt.config";

@@ -19,8 +19,8 @@ pub use self::keys::{FileIdentity, key_files, read_key, read_small};
 use self::merge::{Reader, key_text, repack};
 use crate::config::python_glob::{glob, has_magic};
 use crate::model::{Note, NoteLevel};
-use crate::sls::value::Key;
-use crate::sls::{Map, Value};
+use crate::wire::python::value::Key;
+use crate::wire::python::{Map, Value};
 
 /// The configuration file of a packaged master.
 pub const SALT_MASTER_FILE: &str = "/etc/salt/master";

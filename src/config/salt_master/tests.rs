@@ -1,7 +1,7 @@
 //! Configurations in temporary directories, compared with the results of Salt's loader.
 
 use super::*;
-use crate::sls::yaml;
+use crate::wire::python::yaml;
 
 fn read(files: &[(&str, &str)]) -> (tempfile::TempDir, SaltMaster) {
     let dir = tempfile::tempdir().unwrap();

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use super::file::{DiskQueue, Hole};
 use super::{BusDependencies, InFlight, PendingBatch, Shared, SpillState, SpillWriter, dir_of, offer};
-use crate::clock::Micros;
-use crate::ingest::gap::{Cause, Gap};
-use crate::ingest::master_keys::MasterKeys;
-use crate::limits::{
+use crate::base::clock::Micros;
+use crate::base::limits::{
     REFUSED_PAUSE_MAX, REFUSED_PAUSE_MIN, REFUSED_TIMES_MAX, SEEN_INTERVAL, SOURCE_LOG_INTERVAL,
     SPILL_ABOVE_BYTES, SPILL_AFTER, SPILL_RETRY, SPILL_RETRY_MAX, SPILL_STOP_TIMEOUT, STOP_CHECK,
 };
+use crate::ingest::gap::{Cause, Gap};
+use crate::ingest::master_keys::MasterKeys;
 use crate::store::Intake;
 use crate::store::vfs::{Fs, FsFile};
 

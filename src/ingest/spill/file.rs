@@ -27,8 +27,8 @@ use std::sync::Arc;
 
 use super::reader::{ReadStep, Reader, scan};
 use super::record::{FILE_HEADER, Header};
-use crate::clock::Micros;
-use crate::limits::{SPILL_DAMAGED_FILES, SPILL_FILE_BYTES, SPILL_READ_BYTES, SPILL_READ_TRIES};
+use crate::base::clock::Micros;
+use crate::base::limits::{SPILL_DAMAGED_FILES, SPILL_FILE_BYTES, SPILL_READ_BYTES, SPILL_READ_TRIES};
 use crate::model::Batch;
 use crate::store::vfs::{Fs, FsFile};
 

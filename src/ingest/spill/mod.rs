@@ -37,11 +37,13 @@ use parking_lot::{Condvar, Mutex};
 pub use self::drainer::{Seen, SpillDrainer, drain_orphaned_spills};
 use super::gap::{Cause, Gap};
 use super::policy::Policy;
-use crate::clock::{Clock, Micros};
-use crate::limits::{BUS_MEMORY_BYTES, BUS_RESUME_BYTES, BUS_WAITS_MAX, SOURCE_LOG_INTERVAL, SPILL_AFTER};
-use crate::metrics::Metrics;
+use crate::base::clock::{Clock, Micros};
+use crate::base::limits::{
+    BUS_MEMORY_BYTES, BUS_RESUME_BYTES, BUS_WAITS_MAX, SOURCE_LOG_INTERVAL, SPILL_AFTER,
+};
+use crate::base::metrics::Metrics;
+use crate::base::shutdown::Drain;
 use crate::model::Batch;
-use crate::shutdown::Drain;
 use crate::store::vfs::Fs;
 use crate::store::{Done, Intake};
 

@@ -3,8 +3,8 @@
 use std::io;
 
 use super::record::{FILE_HEADER, Header, RECORD_HEADER, Record};
-use crate::clock::Micros;
-use crate::limits::{SECTOR_BYTES, SPILL_READ_BYTES};
+use crate::base::clock::Micros;
+use crate::base::limits::{SECTOR_BYTES, SPILL_READ_BYTES};
 use crate::store::vfs::FsFile;
 
 /// The next item of a file.

@@ -27,9 +27,9 @@ use std::io;
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 
-use crate::clock::Micros;
+use crate::base::clock::Micros;
+use crate::base::limits::{ENTRY_BYTES_MAX, TAG_BYTES_MAX};
 use crate::ingest::gap;
-use crate::limits::{ENTRY_BYTES_MAX, TAG_BYTES_MAX};
 use crate::model::{Batch, Entry, Flags, Kind, Source};
 use crate::wire::salt_event::{DataForm, SaltEvent, read_event};
 

@@ -77,7 +77,7 @@ fn redacted(path: &Path, keys: &MasterKeys) -> io::Result<(Vec<u8>, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::Micros;
+    use crate::base::clock::Micros;
     use crate::model::{KeyTexts, Source};
     use crate::wire::msgpack::{Writer, as_text, get};
     use crate::wire::salt_event::read_event;

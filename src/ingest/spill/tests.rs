@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::file::DiskQueue;
 use super::*;
+use crate::base::limits::REFUSED_TIMES_MAX;
 use crate::ingest::master_keys::MasterKeys;
-use crate::limits::REFUSED_TIMES_MAX;
 use crate::model::{EventFilter, SeqNo, Source};
 use crate::store::vfs::Disk;
 use crate::store::vfs::faults::{Act, Fault, Faults, Plan};
@@ -538,7 +538,7 @@ fn an_entry_over_the_size_limit_is_not_spilled() {
     let dir = tempfile::tempdir().unwrap();
     let mut queue = DiskQueue::empty(Arc::new(Disk), dir.path());
     assert!(queue.append(&event(1, 10), 1).is_ok());
-    let largest = crate::limits::ENTRY_BYTES_MAX + crate::limits::TAG_BYTES_MAX;
+    let largest = crate::base::limits::ENTRY_BYTES_MAX + crate::base::limits::TAG_BYTES_MAX;
     let refused = queue.append(&event(2, largest), 2).unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::InvalidInput);
     assert!(queue.append(&event(3, 10), 3).is_ok());

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::limits::{CLASS_NAME_BYTES_MAX, KEEP_AGE_MAX, KEEP_AGE_MIN};
+use crate::base::limits::{CLASS_NAME_BYTES_MAX, KEEP_AGE_MAX, KEEP_AGE_MIN};
 use crate::model::Glob;
 use crate::model::word::{self, Word, words};
 

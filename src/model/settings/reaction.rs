@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 
-use crate::limits::{
+use crate::base::limits::{
     REACTOR_BACKOFF, REACTOR_BACKOFF_MAX, REACTOR_BUDGET, REACTOR_BUDGET_PER, REACTOR_DEPTH_MAX,
     REACTOR_EVENT_AGE_MAX, REACTOR_SHADOW_WINDOW, REACTOR_TRIES, REACTOR_WORKERS,
 };

@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::limits::SAMPLE_MAX;
+use crate::base::limits::SAMPLE_MAX;
 use crate::model::word::{self, Word, words};
 use crate::model::{Entry, Glob};
 
@@ -164,8 +164,8 @@ impl Pattern {
     pub fn new(text: &str) -> Result<Self, String> {
         let built = regex::bytes::RegexBuilder::new(text)
             .unicode(false)
-            .size_limit(crate::limits::PATTERN_BYTES_MAX)
-            .dfa_size_limit(crate::limits::PATTERN_BYTES_MAX)
+            .size_limit(crate::base::limits::PATTERN_BYTES_MAX)
+            .dfa_size_limit(crate::base::limits::PATTERN_BYTES_MAX)
             .build();
         match built {
             // A pattern that matches the empty text matches everywhere.
@@ -220,7 +220,7 @@ impl Eq for Pattern {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::Micros;
+    use crate::base::clock::Micros;
     use crate::model::{Flags, Kind, Source};
 
     #[test]

@@ -13,7 +13,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::limits::INGEST_RULES_MAX;
+use crate::base::limits::INGEST_RULES_MAX;
 use crate::model::Glob;
 
 /// Bytes of a KiB.

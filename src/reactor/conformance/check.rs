@@ -13,12 +13,12 @@ use crate::model::{Note, NoteLevel};
 use crate::reactor::Call;
 use crate::reactor::dispatch::arguments::Signature;
 use crate::reactor::dispatch::call::Client;
-use crate::reactor::encode::{decode, encode, encode_map};
+use crate::reactor::helper::encode::{decode, encode, encode_map};
 use crate::reactor::helper::salt::{Salt, SaltError, SaltFile, SaltRendered};
 use crate::reactor::helper::{Helper, HelperOptions, LOGGERS};
 use crate::reactor::pipeline::outcome::{Detail, Fired, Outcome, Render, SaltCall};
 use crate::reactor::pipeline::{Body, Pipeline, Worker};
-use crate::sls::Value;
+use crate::wire::python::Value;
 
 /// Runs a case.
 pub fn check_case(case: &Case, options: &ConformanceOptions) -> Result<CaseResult, CaseError> {

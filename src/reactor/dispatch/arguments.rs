@@ -4,9 +4,9 @@ use serde_json::Value as Json;
 
 use super::call::Client;
 use crate::model::Note;
-use crate::reactor::encode::decode;
-use crate::sls::value::Key;
-use crate::sls::{Map, Value, yaml};
+use crate::reactor::helper::encode::decode;
+use crate::wire::python::value::Key;
+use crate::wire::python::{Map, Value, yaml};
 
 /// The signature of a runner or wheel function, for reactions in the old form.
 #[derive(Debug, Clone, PartialEq)]

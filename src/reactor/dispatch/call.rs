@@ -2,8 +2,8 @@
 
 use serde_json::{Value as Json, json};
 
-use crate::reactor::encode::{encode, encode_map};
-use crate::sls::{Map, Value};
+use crate::reactor::helper::encode::{encode, encode_map};
+use crate::wire::python::{Map, Value};
 
 /// One of Salt's clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -13,14 +13,14 @@ use self::call::{Call, Client};
 use super::helper::salt::Salt;
 use crate::config::salt_master::SaltMaster;
 use crate::model::{Location, Note};
-use crate::sls::{Map, Value};
+use crate::wire::python::{Map, Value};
 
 const LOGGER: &str = "salt.utils.reactor";
 /// Logger of messages that Salt lacks.
 pub(super) const OWN_LOGGER: &str = "saltcellar.reactor";
 
 /// The user of runners and wheel functions. Events of this user cause no reactions.
-pub use crate::master::REACTOR_USER;
+pub use crate::reactor::master::REACTOR_USER;
 
 /// The master's options for calls.
 #[derive(Debug, Clone)]

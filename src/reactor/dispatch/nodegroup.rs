@@ -1,7 +1,7 @@
 //! Nodegroups, which Salt's client resolves before publishing: `tgt_type: nodegroup`, and `N@` in compound targets.
 
 use crate::model::Note;
-use crate::sls::{Map, Value};
+use crate::wire::python::{Map, Value};
 
 const LOGGER: &str = "salt.utils.minions";
 const OPERATORS: [&str; 5] = ["and", "or", "not", "(", ")"];

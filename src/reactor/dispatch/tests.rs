@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::reactor::NoSalt;
-use crate::sls::yaml;
+use crate::wire::python::yaml;
 
 fn notes(chunk: &str) -> Vec<String> {
     let master = SaltMaster::read(std::path::Path::new("/no/such/master"));

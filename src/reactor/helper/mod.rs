@@ -12,6 +12,7 @@
 //! its request fails.
 
 pub(super) mod account;
+pub(super) mod encode;
 pub(super) mod process;
 pub(super) mod salt;
 
@@ -23,17 +24,17 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use serde_json::{Value as Json, json};
 
+use self::encode::{decode, encode, encode_map};
 use self::process::{Fault, Process, StartError};
 use self::salt::{Salt, SaltAnswer, SaltError, SaltFile, SaltRendered};
 use super::dispatch::arguments::Signature;
 use super::dispatch::call::Client;
-use super::encode::{decode, encode, encode_map};
 use super::pipeline::outcome::{Render, SaltCall};
+use crate::base::limits;
+use crate::base::metrics::Metrics;
 use crate::config::salt_master::{Role, SaltMaster};
-use crate::limits;
-use crate::metrics::Metrics;
 use crate::model::{Note, NoteLevel};
-use crate::sls::{Map, Value};
+use crate::wire::python::{Map, Value};
 
 /// Options of the helper processes.
 #[derive(Debug, Clone)]

@@ -20,8 +20,8 @@ use serde_json::{Value as Json, json};
 
 use super::account::Account;
 use super::{HelperOptions, LOGGERS};
+use crate::base::limits;
 use crate::config::salt_master::Role;
-use crate::limits;
 
 /// The source code.
 const PROGRAM: &str = include_str!("../../../salt/src/saltext/saltcellar/utils/render_helper.py");

@@ -10,8 +10,8 @@ use crate::reactor::dispatch::arguments::Signature;
 use crate::reactor::dispatch::call::Client;
 use crate::reactor::pipeline::outcome::{Outcome, Render, SaltCall};
 use crate::reactor::render::functions::Functions;
-use crate::sls::jinja::SaltFunctions;
-use crate::sls::{Map, Value};
+use crate::reactor::render::jinja::SaltFunctions;
+use crate::wire::python::{Map, Value};
 
 /// Why Salt gave no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::*;
-use crate::sls::yaml;
 use crate::testkit::{missing, wait_for};
+use crate::wire::python::yaml;
 
 fn python(time: Duration) -> Option<Helper> {
     let there =

@@ -22,11 +22,12 @@ use super::render::functions::Functions;
 use super::render::{Ambients, Rendering};
 use super::rules::manage::{self, Request};
 use super::rules::{Rules, RulesFile};
+use crate::base::limits::REACTOR_CHANGES_MAX;
 use crate::config::salt_master::SaltMaster;
-use crate::limits::REACTOR_CHANGES_MAX;
 use crate::model::{Location, Note};
-use crate::sls::jinja::{Data, Engine, EngineOptions};
-use crate::sls::{Map, Value, compile};
+use crate::reactor::render::compile;
+use crate::reactor::render::jinja::{Data, Engine, EngineOptions};
+use crate::wire::python::{Map, Value};
 
 const LOGGER: &str = "salt.utils.reactor";
 
@@ -556,7 +557,7 @@ impl Opened<'_> {
 mod tests {
     use super::*;
     use crate::reactor::helper::salt::NoSalt;
-    use crate::sls::yaml;
+    use crate::wire::python::yaml;
 
     fn patterns(pipeline: &Pipeline) -> String {
         let rules = pipeline.rules().unwrap();

@@ -2,7 +2,7 @@
 
 use crate::model::Note;
 use crate::reactor::dispatch::call::Call;
-use crate::sls::{Map, Value};
+use crate::wire::python::{Map, Value};
 
 /// The requested parts of an [`Outcome`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

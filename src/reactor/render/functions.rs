@@ -4,7 +4,7 @@
 
 use crate::config::salt_master::SaltMaster;
 use crate::model::{Note, NoteLevel};
-use crate::sls::{Map, Value};
+use crate::wire::python::{Map, Value};
 
 use super::hash;
 use crate::reactor::helper::salt::SaltAnswer;
@@ -193,7 +193,7 @@ fn hashed(verb: &str, args: &[Value], kwargs: &Map) -> Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sls::yaml;
+    use crate::wire::python::yaml;
 
     #[test]
     fn simple_functions_run_without_salt() {

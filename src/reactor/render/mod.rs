@@ -1,22 +1,24 @@
 //! High data of a file, through its renderers: natively where possible, otherwise by Salt's own renderers.
 
+pub mod compile;
 pub(super) mod files;
 pub(super) mod functions;
 mod hash;
+pub mod jinja;
 pub(super) mod pipe;
 
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
+use self::compile::FileError;
 use self::files::{Found, Template, Unusable, wants_grains};
 use self::functions::Functions;
+use self::jinja::{Ambient, Context, Data, Engine, RenderError, SaltFunctions, Source};
 use super::helper::salt::{Native, Recorded, Salt, SaltError, SaltFile};
 use super::pipeline::outcome::{NotNative, Outcome, Render};
 use crate::model::{Location, Note, NoteLevel};
-use crate::sls::compile::FileError;
-use crate::sls::jinja::{Ambient, Context, Data, Engine, RenderError, SaltFunctions, Source};
-use crate::sls::yaml::YamlError;
-use crate::sls::{Map, Value, compile, json};
+use crate::wire::python::yaml::YamlError;
+use crate::wire::python::{Map, Value, json};
 
 const LOGGER: &str = "salt.utils.reactor";
 
@@ -221,8 +223,8 @@ impl Rendering<'_> {
                         .map_err(|error| Failure::Failed(error.into()));
                 }
                 ("yaml", Between::Text(text)) => {
-                    let value =
-                        crate::sls::yaml::load(&text).map_err(|error| Failure::Failed(error.into()))?;
+                    let value = crate::wire::python::yaml::load(&text)
+                        .map_err(|error| Failure::Failed(error.into()))?;
                     Between::Values(if value.truthy() { value } else { Value::Map(Map::new()) })
                 }
                 ("json", Between::Text(text)) => Between::Values(read_json(&text).map_err(Failure::Failed)?),

@@ -5,7 +5,7 @@
 use super::{Rules, RulesFile};
 use crate::config::salt_master::SaltMaster;
 use crate::model::{ListedRule, SaltsReactor};
-use crate::sls::Value;
+use crate::wire::python::Value;
 
 /// The acting reactor of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use std::path::Path;
 use crate::config::salt_master::read_key;
 use crate::model::{MANAGE_TAG, Note, same_key};
 use crate::reactor::pipeline::outcome::Fired;
-use crate::sls::value::Key;
-use crate::sls::{Map, Value};
+use crate::wire::python::value::Key;
+use crate::wire::python::{Map, Value};
 
 const LOGGER: &str = "salt.utils.reactor";
 /// Part of the tags of requests and answers. All events with it require the key.

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use self::matcher::Matcher;
 use super::render::files::Fingerprint;
 use crate::model::{ListedRule, Note};
-use crate::sls::value::Key;
-use crate::sls::{Map, Value, yaml};
+use crate::wire::python::value::Key;
+use crate::wire::python::{Map, Value, yaml};
 
 const LOGGER: &str = "salt.utils.reactor";
 
@@ -122,7 +122,7 @@ impl Rules {
         }
         let mut entries = self.entries.clone();
         let mut entry = Map::new();
-        entry.insert(crate::sls::value::Key(pattern), references);
+        entry.insert(crate::wire::python::value::Key(pattern), references);
         entries.push(Value::Map(entry));
         Some(Self::of(entries))
     }

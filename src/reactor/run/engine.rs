@@ -15,15 +15,15 @@ use super::record::{self, Record, option_of};
 use super::scheduler::{Scheduler, Task};
 use super::settle::starts::Starts;
 use super::{Event, Executor, RuleEngine};
-use crate::clock::{Clock, Micros};
-use crate::limits::{
+use crate::base::clock::{Clock, Micros};
+use crate::base::limits::{
     LIST_ROWS_MAX, REACTOR_CHECKPOINT_INTERVAL, REACTOR_MODE_INTERVAL, REACTOR_SEARCH_BYTES,
     REACTOR_STOP_TIMEOUT, REACTOR_WORKERS, STOP_CHECK,
 };
-use crate::metrics::Metrics;
+use crate::base::metrics::Metrics;
+use crate::base::shutdown::Drain;
 use crate::model::{EventFilter, Glob, ListedRule, REACTION_TAG, ReactorSettings, SaltsReactor, SeqNo};
 use crate::reactor::shadow::{self, Comparer};
-use crate::shutdown::Drain;
 use crate::store::{Intake, Store, StoreError};
 
 /// The dependencies of a reactor.

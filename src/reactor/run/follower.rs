@@ -9,7 +9,7 @@ use super::Event;
 use super::depths::is_by_reactor;
 use super::engine::{RuleSnapshot, Shared};
 use super::record::{self, Record, read_summary};
-use crate::limits::{REACTOR_WAVE_BYTES, STOP_CHECK};
+use crate::base::limits::{REACTOR_WAVE_BYTES, STOP_CHECK};
 use crate::model::{Flags, Kind, SeqNo, Source};
 use crate::reactor::shadow;
 use crate::store::{Followed, StoreError};

@@ -31,10 +31,10 @@ pub mod worker;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::clock::{Micros, micros};
-use crate::master::{Answer, Call, Master, MasterError};
+use crate::base::clock::{Micros, micros};
 use crate::model::{ListedRule, NoteLevel, ReactionFailure, SeqNo};
-use crate::sls::value::Value;
+use crate::reactor::master::{Answer, Call, Master, MasterError};
+use crate::wire::python::value::Value;
 
 /// An event to match against the rules.
 #[derive(Debug, Clone)]

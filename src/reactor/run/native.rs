@@ -4,11 +4,11 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use super::{Action, Event, PlannedCall, ReactionPlan, RuleEngine};
-use crate::master::{Call as Request, Cmd};
 use crate::model::{ListedRule, Note};
+use crate::reactor::master::{Call as Request, Cmd};
 use crate::reactor::rules::manage::is_answer;
 use crate::reactor::{Body, Call, Client, Detail, Pipeline, Worker};
-use crate::sls::Value;
+use crate::wire::python::Value;
 
 /// Pseudo rule for the requests of `salt-run reactor.list` and similar commands. No pattern equals it.
 const MANAGE: &str = crate::model::MANAGE_TAG;
@@ -122,7 +122,7 @@ mod tests {
         body.map(1).str("key").str(crate::model::REDACTED);
         let event = Event {
             seq: SeqNo(1),
-            at: crate::clock::Micros(1),
+            at: crate::base::clock::Micros(1),
             tag: request.to_owned(),
             body: body.into_bytes().into(),
             minion: String::new(),

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::engine::Shared;
-use crate::clock::Micros;
+use crate::base::clock::Micros;
 use crate::reactor::shadow::{Comparer, Comparison, ShadowItem};
 use crate::store::Followed;
 

@@ -11,11 +11,13 @@ use super::scheduler::queues::{QueueItem, RuleSet};
 use super::scheduler::{NextAction, Slot, Task, TaskProgress};
 use super::settle::{must_not_repeat, start_of};
 use super::{Action, CallerError, CallerReturn, Event, PlannedCall, ReactionPlan, RuleEngine, SeqNo, micros};
-use crate::clock::Micros;
-use crate::limits::{MASTER_TIMEOUT, REACTOR_MASTER_RETRY, REACTOR_START_TIME, REACTOR_START_TIME_RESUMED};
-use crate::master::{Answer, Cmd, MasterError, pack};
+use crate::base::clock::Micros;
+use crate::base::limits::{
+    MASTER_TIMEOUT, REACTOR_MASTER_RETRY, REACTOR_START_TIME, REACTOR_START_TIME_RESUMED,
+};
 use crate::model::{NoteLevel, stamped_jid};
-use crate::sls::Value;
+use crate::reactor::master::{Answer, Cmd, MasterError, pack};
+use crate::wire::python::Value;
 
 pub(super) enum Step {
     Done,

@@ -4,15 +4,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use crate::base::limits::REACTOR_RUNNERS_MAX;
+use crate::base::metrics::Metrics;
 use crate::config::ReactorConfig;
 use crate::config::salt_master::{Role, SALT_PYTHON, SaltMaster};
-use crate::limits::REACTOR_RUNNERS_MAX;
-use crate::master::MasterAddress;
-use crate::metrics::Metrics;
 use crate::model::{Note, NoteLevel, ReactorSettings, RunnerLimits};
+use crate::reactor::master::MasterAddress;
 use crate::reactor::{Account, Helper, HelperOptions, NoSalt, Pipeline, Salt, acting};
-use crate::sls::Value;
-use crate::sls::value::Map;
+use crate::wire::python::Value;
+use crate::wire::python::value::Map;
 
 /// The parts built from Salt's configuration.
 pub(super) struct Built {

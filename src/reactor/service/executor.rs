@@ -7,14 +7,14 @@ use parking_lot::RwLock;
 
 use super::Bus;
 use super::build::Built;
-use crate::clock::Clock;
-use crate::master::{Answer, Call, Master, MasterError, pack};
-use crate::metrics::Metrics;
+use crate::base::clock::Clock;
+use crate::base::metrics::Metrics;
 use crate::model::Glob;
+use crate::reactor::master::{Answer, Call, Master, MasterError, pack};
 use crate::reactor::run::{CallerError, CallerReturn, Executor};
 use crate::reactor::{Helper, NO_SALT, SaltAnswer, SaltError};
-use crate::sls::Value;
-use crate::sls::value::Map;
+use crate::wire::python::Value;
+use crate::wire::python::value::Map;
 use crate::wire::salt_event;
 
 /// Why a minion's reactor rejects reactions other than `caller`.

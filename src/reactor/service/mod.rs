@@ -16,15 +16,15 @@ use super::Pipeline;
 use super::run::engine::{Handle, Parts, Reactor};
 use super::run::native::Native;
 use super::run::record::recorder::Clean;
-use crate::clock::Clock;
+use crate::base::clock::Clock;
+use crate::base::limits::REACTOR_RELOAD;
+use crate::base::metrics::Metrics;
+use crate::base::shutdown::Drain;
 use crate::config::salt_master::{Role, same_file};
 use crate::config::{Config, Environment, Origin, ReactorConfig};
-use crate::limits::REACTOR_RELOAD;
-use crate::master::Master;
-use crate::metrics::Metrics;
-use crate::shutdown::Drain;
-use crate::sls::value::Map;
+use crate::reactor::master::Master;
 use crate::store::{Intake, Store, StoreError};
+use crate::wire::python::value::Map;
 
 /// The event buses of the daemon, each named by its directory.
 pub trait Bus: Send + Sync {

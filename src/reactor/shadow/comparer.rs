@@ -11,8 +11,8 @@ use std::time::Duration;
 use super::item::{FailedReaction, OurCall, SaltsCall, ShadowItem};
 use super::observed_call::{Difference, ObservedCall};
 use super::pool::Pool;
-use crate::clock::Micros;
-use crate::limits::{
+use crate::base::clock::Micros;
+use crate::base::limits::{
     REACTOR_SHADOW_EARLY, REACTOR_SHADOW_LATE, REACTOR_SHADOW_WAITING_BYTES, REACTOR_SHADOW_WAITING_MAX,
     REACTOR_SHADOW_WINDOW_MAX,
 };

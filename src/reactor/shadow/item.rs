@@ -3,15 +3,15 @@
 //! Their form on the local socket is msgpack, see [`ShadowItem::to_value`].
 
 use super::observed_call::ObservedCall;
-use crate::clock::Micros;
-use crate::limits::REACTOR_SHADOW_ACT_BYTES_MAX;
-use crate::master::pack;
+use crate::base::clock::Micros;
+use crate::base::limits::REACTOR_SHADOW_ACT_BYTES_MAX;
 use crate::model::{Batch, Entry, Flags, Kind, Location, REACTION_TAG, ReactionFailure, SeqNo, Source};
+use crate::reactor::master::pack;
 use crate::reactor::run::depths::is_by_reactor;
 use crate::reactor::run::record::{failures, option_of};
-use crate::sls::value::{Key, Map, Value};
 use crate::store::Followed;
 use crate::wire::msgpack::{Writer, as_bool, as_int, as_text, elements, get};
+use crate::wire::python::value::{Key, Map, Value};
 use crate::wire::salt_event::job_tag;
 
 /// A call of ours.

@@ -5,7 +5,7 @@ use std::hash::{Hash as _, Hasher as _};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::reactor::dispatch::PUBLISH_KEYWORDS;
-use crate::sls::value::{Key, Map, Value};
+use crate::wire::python::value::{Key, Map, Value};
 
 /// Salt's replacement for values that are too large for its bus.
 const TRIMMED: &str = "VALUE_TRIMMED";

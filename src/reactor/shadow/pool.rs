@@ -3,8 +3,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-use crate::clock::Micros;
-use crate::limits::REACTOR_SHADOW_WINDOW_MAX;
+use crate::base::clock::Micros;
+use crate::base::limits::REACTOR_SHADOW_WINDOW_MAX;
 
 /// See the module. All times are of the log.
 #[derive(Debug)]

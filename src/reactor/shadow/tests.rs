@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use super::*;
-use crate::clock::Micros;
+use crate::base::clock::Micros;
 use crate::model::SeqNo;
-use crate::sls::value::Value;
-use crate::sls::yaml;
+use crate::wire::python::value::Value;
+use crate::wire::python::yaml;
 
 const SECOND: i64 = 1_000_000;
 const BEGIN: i64 = 1_000 * SECOND;

@@ -20,7 +20,7 @@
 use super::super::error::StoreError;
 use super::newness;
 use super::page::{PageWriter, Pages};
-use crate::clock::Micros;
+use crate::base::clock::Micros;
 use crate::model::{JidKey, SeqNo};
 use crate::store::index::page::code::{FieldReader, put, put_bytes, put_signed};
 

@@ -21,7 +21,7 @@ pub use sealed::{Layout, SealedIndex};
 pub use segment_metadata::SegmentMetadata;
 pub use summary::{Blocks, TagTemplates};
 
-use crate::clock::Micros;
+use crate::base::clock::Micros;
 use crate::model::{JidKey, SeqNo};
 
 /// The position of an entry in its segment.

@@ -22,7 +22,7 @@ use super::minion;
 use super::page::{PageWriter, Pages};
 use super::segment_metadata::SegmentMetadata;
 use super::summary::{Blocks, TagTemplates};
-use crate::limits::{INDEX_CACHE_BYTES, INDEX_WRITE_CACHE_BYTES};
+use crate::base::limits::{INDEX_CACHE_BYTES, INDEX_WRITE_CACHE_BYTES};
 use crate::model::JidKey;
 use crate::store::index::memory::MemIndex;
 use crate::store::index::tree::CheckedTree;

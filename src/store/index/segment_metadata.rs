@@ -16,8 +16,8 @@
 //! runs are left (limits::JID_RUNS_MAX). A jid contains its time, so a job is searched for only if a run contains it.
 
 use super::Totals;
-use crate::clock::Micros;
-use crate::limits::{JID_FILTER_BITS, JID_RUNS_MAX};
+use crate::base::clock::Micros;
+use crate::base::limits::{JID_FILTER_BITS, JID_RUNS_MAX};
 use crate::model::{JidKey, SeqNo};
 use crate::store::index::page::code::{FieldReader, put, put_bytes, put_signed};
 

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::limits::STATE_CACHE_BYTES;
+use crate::base::limits::STATE_CACHE_BYTES;
 use crate::model::{JidKey, SeqNo};
 use crate::store::error::{StoreError, io_at};
 use crate::store::index::latest::{self, LatestJob};

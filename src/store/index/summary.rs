@@ -17,8 +17,8 @@
 //! derived from a time.
 
 use super::EntryPosition;
-use crate::clock::Micros;
-use crate::limits::{TAG_TEMPLATE_BYTES_MAX, TAG_TEMPLATES_MAX};
+use crate::base::clock::Micros;
+use crate::base::limits::{TAG_TEMPLATE_BYTES_MAX, TAG_TEMPLATES_MAX};
 use crate::model::SeqNo;
 use crate::store::index::memory::names::Names;
 use crate::store::index::page::code::{FieldReader, put, put_bytes, put_signed};

@@ -17,8 +17,8 @@ use rkyv::util::AlignedVec;
 use rkyv::{Archive, Serialize};
 
 use super::column::{ArchivedColumn, Column};
-use crate::clock::Micros;
-use crate::limits::{BLOCK_ENTRIES_MAX, BLOCK_RAW_BYTES, ENTRY_BYTES_MAX};
+use crate::base::clock::Micros;
+use crate::base::limits::{BLOCK_ENTRIES_MAX, BLOCK_RAW_BYTES, ENTRY_BYTES_MAX};
 use crate::model::{Entry, Flags, JidKey, JidSpeller, Kind, SeqNo, Source};
 
 /// Placeholder of the jid in a tag template.
@@ -207,7 +207,7 @@ fn check(block: &ArchivedHead) -> Result<(), String> {
     }
     let bodies = block.body_len.total(count).ok_or("a body length is out of range")?;
     // An entry larger than a block has a block of its own.
-    let most = (BLOCK_RAW_BYTES.max(ENTRY_BYTES_MAX) + crate::limits::WIRE_FRAME_BYTES_MAX) as u64;
+    let most = (BLOCK_RAW_BYTES.max(ENTRY_BYTES_MAX) + crate::base::limits::WIRE_FRAME_BYTES_MAX) as u64;
     if bodies != block.bodies_len.to_native() || bodies > most {
         return Err(format!("bodies of {bodies} bytes, expected {}", block.bodies_len));
     }

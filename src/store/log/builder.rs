@@ -11,8 +11,8 @@ use super::block::{CODEC_STORED, CODEC_ZSTD, FREE_JID, Head, JID_PLACEHOLDER, LI
 use super::column::Column;
 use super::file::BlockMeta;
 use super::frame::write_frame;
-use crate::clock::Micros;
-use crate::limits::{BLOCK_ENTRIES_MAX, BLOCK_RAW_BYTES, ZSTD_LEVEL};
+use crate::base::clock::Micros;
+use crate::base::limits::{BLOCK_ENTRIES_MAX, BLOCK_RAW_BYTES, ZSTD_LEVEL};
 use crate::model::{Entry, FastMap, JidKey, SeqNo};
 use crate::store::error::{StoreError, fits};
 

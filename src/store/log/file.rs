@@ -33,8 +33,8 @@ use super::block::BlockView;
 use super::frame::{
     ALIGN, FRAME_HEADER_LEN, FRAME_VERSION, FrameHeader, LogId, PAYLOAD_BYTES_MAX, put, u32_at, u64_at,
 };
-use crate::clock::Micros;
-use crate::limits::{CLASS_NAME_BYTES_MAX, REWRITE_PIECE_BYTES};
+use crate::base::clock::Micros;
+use crate::base::limits::{CLASS_NAME_BYTES_MAX, REWRITE_PIECE_BYTES};
 use crate::model::SeqNo;
 use crate::store::error::{StoreError, io_at};
 use crate::store::format::FORMAT_VERSION;

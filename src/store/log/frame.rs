@@ -38,7 +38,7 @@
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::builder::Packed;
-use crate::limits::WIRE_FRAME_BYTES_MAX;
+use crate::base::limits::WIRE_FRAME_BYTES_MAX;
 use crate::model::SeqNo;
 use crate::store::error::{StoreError, fits};
 

@@ -2,7 +2,7 @@
 
 use super::frame::filler;
 use super::walk::{DamagedRange, Walked};
-use crate::metrics::Metrics;
+use crate::base::metrics::Metrics;
 use crate::store::error::{StoreError, io_at};
 use crate::store::segment::Segment;
 

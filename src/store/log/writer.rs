@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::builder::{BlockBuilder, Packer};
 use super::file::BlockMeta;
 use super::frame::{LogId, Position, place_frame};
-use crate::limits::REWRITE_PIECE_BYTES;
+use crate::base::limits::REWRITE_PIECE_BYTES;
 use crate::store::error::{StoreError, io_at};
 use crate::store::vfs::{Fs, FsFile};
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::limits::BLOCK_CACHE_BYTES;
+use crate::base::limits::BLOCK_CACHE_BYTES;
 use crate::store::log::block::BlockView;
 
 /// A block: [`crate::store::segment::Segment::id`] and the block's index in the segment.
@@ -52,7 +52,7 @@ impl BlockCache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::Micros;
+    use crate::base::clock::Micros;
     use crate::model::{Entry, Flags, Kind, SeqNo, Source};
     use crate::store::log::builder::{BlockBuilder, Packer};
 

@@ -4,7 +4,7 @@
 //! `save_load`, that over a return (CONTRACT: Salt's `_store_job` calls `save_load` with every return,
 //! `salt/utils/job.py`). Each segment has its own summary of a job; readers merge them.
 
-use crate::limits::ROW_VALUE_BYTES_MAX;
+use crate::base::limits::ROW_VALUE_BYTES_MAX;
 use crate::model::{Entry, Kind, SeqNo};
 use crate::store::index::page::code::{FieldReader, put_bytes};
 use crate::wire::msgpack;
@@ -192,7 +192,7 @@ fn entry_text(body: &[u8]) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::Micros;
+    use crate::base::clock::Micros;
     use crate::model::{Flags, Source};
     use msgpack::Writer;
 

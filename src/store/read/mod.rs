@@ -20,7 +20,7 @@ use super::error::StoreError;
 use super::index::latest::BUS_ONLY;
 use super::index::{EntryPosition, LatestJob, Totals};
 use super::segment::Segment;
-use crate::clock::Micros;
+use crate::base::clock::Micros;
 use crate::model::{EventFilter, Flags, JidKey, Kind, SeqNo, Source};
 use crate::store::log::block;
 use crate::store::read::job_summary::JobSummary;

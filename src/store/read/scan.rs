@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::pattern::{Need, TagCondition, condition};
-use crate::clock::Micros;
+use crate::base::clock::Micros;
 use crate::model::{EventFilter, JidSpeller, SeqNo};
 use crate::store::StoreInner;
 use crate::store::error::StoreError;
@@ -67,7 +67,7 @@ impl<'a> Search<'a> {
         let condition =
             Rc::new(self.filter.tag.as_ref().map_or(TagCondition::Always, |glob| condition(glob, template)));
         // Bounds the memory in a store where every tag is a template of its own.
-        if self.templates.len() < crate::limits::TAG_TEMPLATES_MAX as usize {
+        if self.templates.len() < crate::base::limits::TAG_TEMPLATES_MAX as usize {
             self.templates.insert(template.to_vec(), condition.clone());
         }
         condition

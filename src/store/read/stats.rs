@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::clock::Micros;
-use crate::limits::RATE_SAMPLES;
+use crate::base::clock::Micros;
+use crate::base::limits::RATE_SAMPLES;
 use crate::model::{Age, Keep, SeqNo};
 use crate::store::error::StoreError;
 use crate::store::retain::DropOutcome;

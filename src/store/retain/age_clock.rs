@@ -23,9 +23,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::clock::{Clock, Micros, micros};
-use crate::limits::{CLOCK_OFF_MAX, CLOCK_SAVE_INTERVAL, CLOCK_STEP, CLOCK_WAIT};
-use crate::metrics::Metrics;
+use crate::base::clock::{Clock, Micros, micros};
+use crate::base::limits::{CLOCK_OFF_MAX, CLOCK_SAVE_INTERVAL, CLOCK_STEP, CLOCK_WAIT};
+use crate::base::metrics::Metrics;
 use crate::store::StoreInner;
 use crate::store::error::StoreError;
 use crate::store::format::read_if_exists;

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering};
 
-use crate::clock::Clock;
-use crate::limits::{FREE_BYTES_LOW, FREE_BYTES_MIN, GUARD_LOG_INTERVAL, GUARD_NEAR, GUARD_POLL};
+use crate::base::clock::Clock;
+use crate::base::limits::{FREE_BYTES_LOW, FREE_BYTES_MIN, GUARD_LOG_INTERVAL, GUARD_NEAR, GUARD_POLL};
 use crate::store::vfs::Fs;
 
 /// Configured thresholds in bytes; `None` means a default derived from the size of the file system.

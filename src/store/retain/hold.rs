@@ -17,8 +17,8 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 
-use crate::clock::Micros;
-use crate::limits::{HOLD_REASON_BYTES_MAX, HOLDS_MAX};
+use crate::base::clock::Micros;
+use crate::base::limits::{HOLD_REASON_BYTES_MAX, HOLDS_MAX};
 use crate::model::JidKey;
 use crate::store::error::{StoreError, io_at};
 use crate::store::format::read_if_exists;

@@ -31,8 +31,8 @@ use parking_lot::{Condvar, Mutex};
 use super::error::StoreError;
 use super::segment::Segment;
 use super::{Store, StoreInner};
-use crate::clock::{Micros, micros};
-use crate::limits::{
+use crate::base::clock::{Micros, micros};
+use crate::base::limits::{
     CLOCK_STEP, GUARD_POLL, GUARD_POLL_IDLE, RETENTION_ROUND, SALT_KEEP_TTL, SEGMENT_AGE_MAX,
     SEGMENT_AGE_MIN, SEGMENT_BYTES_MIN, SEGMENT_ENTRIES_MIN, SEGMENTS_PER_BOUND,
 };

@@ -10,8 +10,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::limits::INDEXES_OPEN;
-use crate::metrics::Metrics;
+use crate::base::limits::INDEXES_OPEN;
+use crate::base::metrics::Metrics;
 use crate::model::SeqNo;
 use crate::store::StoreInner;
 use crate::store::error::{StoreError, io_at};

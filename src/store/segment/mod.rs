@@ -314,7 +314,7 @@ pub fn create(
     state_dir: &Path,
     class_name: &str,
     id: LogId,
-    now: crate::clock::Micros,
+    now: crate::base::clock::Micros,
 ) -> Result<(), StoreError> {
     let first_seq = id.first_seq;
     let class_dir = class_dir(state_dir, class_name);

@@ -18,7 +18,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::limits::{CATALOGUE_BYTES, TRASH_PAUSE, TRASH_PIECE_BYTES};
+use crate::base::limits::{CATALOGUE_BYTES, TRASH_PAUSE, TRASH_PIECE_BYTES};
 use crate::model::{JidKey, SeqNo};
 use crate::store::StoreInner;
 use crate::store::error::{StoreError, io_at};

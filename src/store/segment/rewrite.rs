@@ -27,7 +27,7 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use crate::limits::{BLOCK_ENTRIES_MAX, BLOCK_RAW_BYTES, REWRITE_SHARE, ZSTD_LEVEL_SEALED};
+use crate::base::limits::{BLOCK_ENTRIES_MAX, BLOCK_RAW_BYTES, REWRITE_SHARE, ZSTD_LEVEL_SEALED};
 use crate::store::error::{StoreError, fits, io_at};
 use crate::store::format::{list, name_of, remove_dir, segment_seq, sync_dir};
 use crate::store::index::{Layout, MemIndex, SegmentMetadata, sealed};

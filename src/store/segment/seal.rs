@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 
 use super::rewrite;
-use crate::limits::SEAL_RETRY;
+use crate::base::limits::SEAL_RETRY;
 use crate::store::StoreInner;
 use crate::store::error::StoreError;
 use crate::store::index::MemIndex;

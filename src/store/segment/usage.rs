@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::clock::{Micros, micros};
-use crate::limits::SEGMENT_AGE_MAX;
+use crate::base::clock::{Micros, micros};
+use crate::base::limits::SEGMENT_AGE_MAX;
 use crate::store::index::Totals;
 use crate::store::segment::Segment;
 

@@ -54,7 +54,7 @@ fn preallocated_bytes_are_not_damage_and_are_truncated_at_shutdown() {
     let rig = Rig::open(dir.path(), Limits::default());
     rig.put_each(0..40);
     let grown = sizes(dir.path());
-    assert!(grown.iter().all(|size| *size > crate::limits::LOG_BYTES_AHEAD), "{grown:?}");
+    assert!(grown.iter().all(|size| *size > crate::base::limits::LOG_BYTES_AHEAD), "{grown:?}");
 
     let killed = killed(dir.path());
     let verified = verify::verify(killed.path(), verify::VerifyOptions::default(), &mut ()).unwrap();
@@ -69,7 +69,9 @@ fn preallocated_bytes_are_not_damage_and_are_truncated_at_shutdown() {
 
     rig.close();
     let exact = sizes(dir.path());
-    assert!(exact.iter().zip(&grown).all(|(end, grown)| *end + crate::limits::LOG_BYTES_AHEAD / 2 < *grown));
+    assert!(
+        exact.iter().zip(&grown).all(|(end, grown)| *end + crate::base::limits::LOG_BYTES_AHEAD / 2 < *grown)
+    );
     let verified = verify::verify(dir.path(), verify::VerifyOptions::default(), &mut ()).unwrap();
     assert_eq!(verified.log_bytes, exact.iter().sum::<u64>());
 }

@@ -62,7 +62,7 @@ fn an_inconsistent_block_is_not_written() {
         assert!(matches!(builder.push(SeqNo(seq), &entry), Err(StoreError::Broken(_))), "{seq} behind 7");
     }
     assert_eq!(builder.seqs(), (SeqNo(7), SeqNo(7)));
-    for seq in 8..7 + crate::limits::BLOCK_ENTRIES_MAX as u64 {
+    for seq in 8..7 + crate::base::limits::BLOCK_ENTRIES_MAX as u64 {
         builder.push(SeqNo(seq), &entry).unwrap();
     }
     assert!(matches!(builder.push(SeqNo(1 << 40), &entry), Err(StoreError::Broken(_))), "one entry too many");

@@ -18,7 +18,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use super::*;
-use crate::clock::Micros;
+use crate::base::clock::Micros;
 use crate::model::{Batch, Entry, EventFilter, Flags, Glob, JidKey, Kind, Source};
 use crate::testkit::receive;
 use crate::wire::msgpack::Writer;

@@ -7,8 +7,8 @@
 use std::path::{Path, PathBuf};
 
 use super::{ToolError, Watch, files, layout};
-use crate::clock::Micros;
-use crate::limits::{SEGMENT_BYTES, SEGMENT_ENTRIES_MAX};
+use crate::base::clock::Micros;
+use crate::base::limits::{SEGMENT_BYTES, SEGMENT_ENTRIES_MAX};
 use crate::model::{SeqNo, is_class_name};
 use crate::store::error::io_at;
 use crate::store::format::name_of;

@@ -27,7 +27,7 @@ use super::class::Classifier;
 use super::committer::{Commit, CommitResult, Committer, Part, SegmentWriter, with_writer};
 use super::dedupe::{Dedupe, DedupeOutcome};
 use super::seqno::SeqNos;
-use crate::limits::{
+use crate::base::limits::{
     BLOCK_WAITS_COMMITS, COMMIT_PACKED_BYTES, COMMIT_WORTH_BYTES, INTAKE_BATCHES, INTAKE_BYTES,
 };
 use crate::model::{Batch, Entry, Flags, Kind, SeqNo};

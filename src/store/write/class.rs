@@ -18,7 +18,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::limits::{FUNCTIONS_REMEMBERED, JOB_CLASSES_REMEMBERED};
+use crate::base::limits::{FUNCTIONS_REMEMBERED, JOB_CLASSES_REMEMBERED};
 use crate::model::{ClassRule, ClassRules, EVENTS, Entry, FastMap, Glob, JOBS, JidKey, Keep, Kind};
 
 /// A class, by its index in [`Classes`].
@@ -62,7 +62,7 @@ impl Default for Classes {
 
 impl Classes {
     /// Builds the table; adds `jobs` and `events` if missing. The configuration guarantees valid, unique names and
-    /// at most [`crate::limits::CLASSES_MAX`] classes.
+    /// at most [`crate::base::limits::CLASSES_MAX`] classes.
     pub fn new(rules: &[ClassRules]) -> Self {
         let fixed = [ClassRules::jobs(), ClassRules::events()];
         let configured = |fixed: &ClassRules| rules.iter().find(|class| class.name == fixed.name).cloned();
@@ -270,7 +270,7 @@ impl Classifier {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::Micros;
+    use crate::base::clock::Micros;
     use crate::model::{Age, Flags, Source};
 
     fn rule(fun: &str, tag: &str) -> ClassRule {

@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 
 use super::appender::{Done, EntryStats, PackedBlock};
 use super::class::Class;
-use crate::limits::{LOG_BYTES_AHEAD, SEGMENT_AGE_POLL};
+use crate::base::limits::{LOG_BYTES_AHEAD, SEGMENT_AGE_POLL};
 use crate::model::{Durability, Entry, SeqNo};
 use crate::store::error::{StoreError, io_at};
 use crate::store::index::MemIndex;
@@ -468,7 +468,7 @@ fn finish(seals: &Sender<Arc<Segment>>, segment: Arc<Segment>) {
 
 fn emptied(mut buffer: Vec<u8>) -> Vec<u8> {
     buffer.clear();
-    buffer.shrink_to(crate::limits::COMMIT_PACKED_BYTES);
+    buffer.shrink_to(crate::base::limits::COMMIT_PACKED_BYTES);
     buffer
 }
 

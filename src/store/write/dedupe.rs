@@ -18,7 +18,7 @@
 //!
 //! # Limits
 //!
-//! The memory has two generations of [`DEDUPE_WINDOW`](crate::limits::DEDUPE_WINDOW) fingerprints each. A duplicate that
+//! The memory has two generations of [`DEDUPE_WINDOW`](crate::base::limits::DEDUPE_WINDOW) fingerprints each. A duplicate that
 //! arrives after more entries than that is stored again; job readers still fold equal returns. At start the memory is
 //! refilled from the newest entries of all classes (`refill`).
 
@@ -268,8 +268,8 @@ impl Dedupe {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::Micros;
-    use crate::limits::DEDUPE_WINDOW;
+    use crate::base::clock::Micros;
+    use crate::base::limits::DEDUPE_WINDOW;
     use crate::model::Entry;
     use crate::wire::{msgpack, salt_event::fingerprints_of};
 

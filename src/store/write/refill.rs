@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use super::class::Classifier;
 use super::dedupe::Dedupe;
-use crate::clock::Micros;
-use crate::limits::DEDUPE_REFILL_BYTES;
+use crate::base::clock::Micros;
+use crate::base::limits::DEDUPE_REFILL_BYTES;
 use crate::model::{Entry, Fingerprints, Flags, Kind, SeqNo, Source};
 use crate::store::StoreInner;
 use crate::store::error::StoreError;

@@ -1,7 +1,7 @@
 //! Allocation of sequence numbers; none is assigned twice.
 //!
 //! A reader may have seen a number whose entry is lost: a power cut before a delayed sync, a deleted file. Numbers are
-//! therefore reserved on disk in batches of [`NUMBERS_AHEAD`](crate::limits::NUMBERS_AHEAD) before use, and a start after a
+//! therefore reserved on disk in batches of [`NUMBERS_AHEAD`](crate::base::limits::NUMBERS_AHEAD) before use, and a start after a
 //! crash continues after the reserved batch. If the file is missing or malformed, a start skips one batch.
 //!
 //! # On disk

@@ -40,7 +40,7 @@ struct KnownNames {
 impl KnownNames {
     fn template(&mut self, tag: &[u8], data: &[u8]) -> EventTemplate {
         let mut part = Template::default();
-        match rmpv::decode::read_value_with_max_depth(&mut &*data, crate::limits::RMPV_DEPTH_MAX) {
+        match rmpv::decode::read_value_with_max_depth(&mut &*data, crate::base::limits::RMPV_DEPTH_MAX) {
             Ok(value) => self.value(&value, &mut part),
             // Too deep, or not msgpack: unchanged.
             Err(_) => part.bytes.extend_from_slice(data),

@@ -8,7 +8,7 @@
 
 use std::sync::LazyLock;
 
-use crate::clock::{Clock, Micros};
+use crate::base::clock::{Clock, Micros};
 use crate::model::stamped_jid;
 use crate::testkit::Random;
 use crate::wire::msgpack::Writer;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use base64::Engine as _;
 use rkyv::util::AlignedVec;
 use rmpv::Value;
-use saltcellar::clock::Micros;
+use saltcellar::base::clock::Micros;
 use saltcellar::ingest::spill::file::DiskQueue;
 use saltcellar::model::{Batch, Entry, Kind, SeqNo, Source};
 use saltcellar::store::index::job::{Encoder, JobRecord};

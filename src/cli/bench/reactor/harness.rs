@@ -11,19 +11,19 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail, ensure};
 
-use crate::clock::Clock;
+use crate::base::clock::Clock;
+use crate::base::metrics::Metrics;
 use crate::config::salt_master::SaltMaster;
-use crate::master::{Answer, Call, MasterError};
-use crate::metrics::Metrics;
 use crate::model::{Batch, Entry, ReactorSettings, Source};
+use crate::reactor::master::{Answer, Call, MasterError};
 use crate::reactor::run::Executor;
 use crate::reactor::run::engine::{Handle, Parts, Reactor};
 use crate::reactor::run::native::Native;
 use crate::reactor::{NoSalt, Pipeline};
-use crate::sls::Value;
 use crate::store::{Classes, FreeSpace, Intake, Limits, Options, Store, vfs};
 use crate::testkit::usage::{Durations, own_cpu_s};
 use crate::wire::msgpack::Writer;
+use crate::wire::python::Value;
 use crate::wire::salt_event::event_entry;
 
 /// A reaction whose argument is the tag of its event.
@@ -80,7 +80,7 @@ impl Harness {
         (limits, classes): (Limits, Classes),
         executor: impl FnOnce(&Arc<Metrics>) -> Arc<dyn Executor>,
     ) -> anyhow::Result<Self> {
-        crate::daemon::disable_huge_pages();
+        crate::cli::serve::disable_huge_pages();
         let file = old_file(dir, "react.sls", SLS)?;
         let mut text = format!("root_dir: {}\nid: m_master\nreactor:\n", dir.display());
         for rule in rules {

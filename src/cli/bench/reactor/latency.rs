@@ -18,8 +18,8 @@ use parking_lot::Mutex;
 
 use super::harness::{FakeMaster, Harness};
 use crate::cli::bench::report::{Report, Row};
-use crate::master::{Master, MasterAddress, MasterError};
 use crate::model::{Rate, ReactorSettings, RuleOptions};
+use crate::reactor::master::{Master, MasterAddress, MasterError};
 use crate::testkit::master::{published, serve};
 use crate::testkit::usage::{Durations, own_cpu_s};
 use crate::wire::msgpack::{as_text, elements, get};

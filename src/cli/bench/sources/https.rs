@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use super::{SourceRun, Subject, wait_for_status};
 use crate::api::https::client::{Address, HttpsAnswer, HttpsConnection, Signer};
-use crate::clock::{Clock, Micros};
+use crate::base::clock::{Clock, Micros};
 use crate::model::stamped_jid;
 use crate::testkit::load::packed;
 use crate::testkit::usage::own_cpu_s;

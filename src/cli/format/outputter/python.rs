@@ -2,7 +2,7 @@
 
 use rmpv::Value;
 
-use crate::sls::python;
+use crate::wire::python;
 
 /// Salt's extension type of dates.
 const EXT_DATETIME: i8 = 78;

@@ -118,7 +118,7 @@ fn an_unreadable_sector_costs_its_records_and_the_file_is_kept() {
     assert_eq!(found.events, 40);
     plan.add(Fault::lasting(Act::Read, rustix::io::Errno::IO));
     let mut failures = 0;
-    while failures < crate::limits::SPILL_READ_TRIES {
+    while failures < crate::base::limits::SPILL_READ_TRIES {
         assert!(queue.next_piece().is_err());
         failures += 1;
     }
@@ -156,7 +156,7 @@ fn the_number_of_damaged_files_is_limited() {
         flip(&files(dir.path())[0], 100);
         assert_eq!(drained_with_holes(&mut queue), (vec![], vec![Some(1)]));
     }
-    assert_eq!(dir.path().read_dir().unwrap().count(), crate::limits::SPILL_DAMAGED_FILES);
+    assert_eq!(dir.path().read_dir().unwrap().count(), crate::base::limits::SPILL_DAMAGED_FILES);
 }
 
 #[test]

@@ -18,13 +18,13 @@ use indexmap::IndexMap;
 use parking_lot::Mutex;
 
 use super::pipe::{self, RendererSettings, Stage};
-use crate::clock::Clock;
+use crate::base::clock::Clock;
+use crate::base::limits;
 use crate::config::python_glob::{glob, has_magic};
 use crate::config::salt_master::{Roots, SaltMaster};
-use crate::limits;
 use crate::model::{Glob, Location, Note, NoteLevel};
 use crate::reactor::helper::salt::Salt;
-use crate::sls::jinja::{Engine, Prepared, Source};
+use crate::reactor::render::jinja::{Engine, Prepared, Source};
 
 const LOGGER: &str = "salt.utils.reactor";
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::reactor::helper::salt::{NoSalt, SaltError, SaltFile, SaltRendered};
 use crate::reactor::{Client, Signature};
-use crate::sls::Value;
+use crate::wire::python::Value;
 
 fn settings(root: &Path) -> FileSettings {
     let mut roots = Roots::new();

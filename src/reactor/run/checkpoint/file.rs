@@ -28,7 +28,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 
 use super::Checkpoint;
 use super::open::EventProgress;
-use crate::limits::REACTOR_FILE_GROWTH;
+use crate::base::limits::REACTOR_FILE_GROWTH;
 use crate::model::SeqNo;
 
 const TITLE: &str = "saltcellar reactor 2";

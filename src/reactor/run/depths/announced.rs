@@ -16,11 +16,11 @@
 use std::collections::{HashMap, VecDeque};
 use std::iter;
 
-use crate::clock::Micros;
-use crate::limits::{REACTOR_ANNOUNCED_MAX, REACTOR_ANNOUNCED_TTL, REACTOR_SHADOW_ACT_BYTES_MAX};
-use crate::master::pack;
+use crate::base::clock::Micros;
+use crate::base::limits::{REACTOR_ANNOUNCED_MAX, REACTOR_ANNOUNCED_TTL, REACTOR_SHADOW_ACT_BYTES_MAX};
+use crate::reactor::master::pack;
 use crate::reactor::shadow::ObservedCall;
-use crate::sls::value::{Map, Value};
+use crate::wire::python::value::{Map, Value};
 
 /// Hash of the content of an announced event.
 pub type Key = u64;
@@ -204,8 +204,8 @@ pub fn of_event(tag: &[u8], body: &[u8]) -> Option<Key> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::micros;
-    use crate::sls::yaml;
+    use crate::base::clock::micros;
+    use crate::wire::python::yaml;
 
     fn body(text: &str) -> Vec<u8> {
         pack::packed(&yaml::load(text).unwrap())

@@ -11,22 +11,22 @@ use self::announced::Announced;
 use super::SeqNo;
 use super::engine::Shared;
 use super::record::jobs_of;
-use crate::clock::Micros;
-use crate::limits::{
+use crate::base::clock::Micros;
+use crate::base::limits::{
     REACTOR_DEPTHS_MAX, REACTOR_DEPTHS_SEARCH, REACTOR_FOREIGN_CALL_GRACE, REACTOR_FOREIGN_CALL_TTL,
     REACTOR_FOREIGN_CALLS_MAX, REACTOR_WAVE_BYTES,
 };
-use crate::master::{Call, Cmd};
 use crate::model::Kind;
 use crate::reactor::latest::LatestByJid;
+use crate::reactor::master::{Call, Cmd};
 use crate::reactor::shadow::ObservedCall;
-use crate::sls::Value;
 use crate::store::{Followed, StoreError};
 use crate::wire::msgpack::{as_text, get};
+use crate::wire::python::Value;
 use crate::wire::salt_event::job_tag;
 
 /// The user of runners and wheel functions called by Salt's reactor and by ours. Events of this user cause no reactions.
-use crate::master::REACTOR_USER;
+use crate::reactor::master::REACTOR_USER;
 
 /// The depths of jobs, the latest [`REACTOR_DEPTHS_MAX`].
 #[derive(Debug, Default)]
@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn calls_of_orchestrations_get_a_known_jid() {
         let named = |fun: &str, args: usize| {
-            let mut call = Call::runner(fun, vec!["x".into(); args], crate::sls::Map::new());
+            let mut call = Call::runner(fun, vec!["x".into(); args], crate::wire::python::Map::new());
             name_orchestration(&mut call, || "1_2".to_owned());
             name_orchestration(&mut call, || "3_4".to_owned());
             orchestration_jid(&call).map(str::to_owned)
@@ -275,7 +275,7 @@ mod tests {
             assert_eq!(named(fun, 1).as_deref(), Some("1_2"));
         }
         assert_eq!((named("state.orchestrate", 8), named("test.arg", 1)), (None, None));
-        let mut wheel = Call::wheel("state.orchestrate", Vec::new(), crate::sls::Map::new());
+        let mut wheel = Call::wheel("state.orchestrate", Vec::new(), crate::wire::python::Map::new());
         name_orchestration(&mut wheel, || "1_2".to_owned());
         assert_eq!(orchestration_jid(&wheel), None);
     }

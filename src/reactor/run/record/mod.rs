@@ -29,14 +29,14 @@ pub mod recorder;
 pub mod replay;
 
 use super::{Action, Event, PlannedCall, ReactionPlan};
-use crate::clock::Micros;
-use crate::limits::{
+use crate::base::clock::Micros;
+use crate::base::limits::{
     REACTOR_CHUNKS_BYTES_MAX, REACTOR_NAMES_MAX, REACTOR_RESULT_BYTES_MAX, REACTOR_TEXT_BYTES_MAX,
 };
-use crate::master::{Answer, Cmd, pack};
 use crate::model::{Batch, Entry, Flags, Kind, Location, REACTION_TAG, ReactionFailure, SeqNo, Source};
-use crate::sls::value::{Map, Value};
+use crate::reactor::master::{Answer, Cmd, pack};
 use crate::wire::msgpack::{Writer, as_bool, as_int, as_text, elements, get};
+use crate::wire::python::value::{Map, Value};
 
 /// The final state of a reaction.
 #[derive(Debug, Clone, PartialEq, Eq)]

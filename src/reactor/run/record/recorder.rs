@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::limits::{REACTOR_RECORD_TIMEOUT, REACTOR_RECORDS_MAX};
-use crate::metrics::Metrics;
+use crate::base::limits::{REACTOR_RECORD_TIMEOUT, REACTOR_RECORDS_MAX};
+use crate::base::metrics::Metrics;
 use crate::model::Batch;
 use crate::store::Intake;
 

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use super::call_key;
-use crate::clock::Micros;
-use crate::master::{Call, Cmd, pack};
+use crate::base::clock::Micros;
 use crate::model::SeqNo;
+use crate::reactor::master::{Call, Cmd, pack};
 use crate::reactor::run::engine::Handle;
 use crate::reactor::run::scheduler::{Task, TaskProgress};
 use crate::reactor::run::{Action, Event, PlannedCall, ReactionPlan};
-use crate::sls::value::{Map, Value};
 use crate::store::StoredEntry;
+use crate::wire::python::value::{Map, Value};
 
 /// Why a reaction is not replayed.
 #[derive(Debug, thiserror::Error)]

@@ -25,8 +25,8 @@ use self::throttle::{Admission, Throttles};
 use super::Event;
 use super::record::CallRecord;
 use super::{ReactionPlan, SeqNo, micros};
-use crate::clock::Micros;
-use crate::limits::{REACTOR_BODIES_BYTES, REACTOR_TASKS_MAX, REACTOR_WAITING_MAX};
+use crate::base::clock::Micros;
+use crate::base::limits::{REACTOR_BODIES_BYTES, REACTOR_TASKS_MAX, REACTOR_WAITING_MAX};
 use crate::model::{ReactorSettings, RuleOptions, RuleOrder, secret_seed};
 
 /// An event with a set of matching rules.

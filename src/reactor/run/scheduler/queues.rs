@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use super::Task;
 use super::runners::Runners;
-use crate::clock::Micros;
-use crate::limits::{REACTOR_MINION_TASKS_MAX, REACTOR_QUEUES_MAX, REACTOR_RULE_TASKS_MAX};
+use crate::base::clock::Micros;
+use crate::base::limits::{REACTOR_MINION_TASKS_MAX, REACTOR_QUEUES_MAX, REACTOR_RULE_TASKS_MAX};
 use crate::model::RuleOptions;
 use crate::reactor::run::SeqNo;
 

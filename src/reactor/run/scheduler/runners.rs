@@ -9,10 +9,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::queues::RuleSet;
-use crate::clock::Micros;
-use crate::limits::{REACTOR_RUNNER_TIME, REACTOR_RUNNER_TIMEOUT};
-use crate::master::Answer;
+use crate::base::clock::Micros;
+use crate::base::limits::{REACTOR_RUNNER_TIME, REACTOR_RUNNER_TIMEOUT};
 use crate::model::RunnerLimits;
+use crate::reactor::master::Answer;
 use crate::reactor::run::engine::Shared;
 use crate::reactor::run::record::CallOutcome;
 

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::clock::Micros;
-use crate::limits::REACTOR_ONCE_MAX;
+use crate::base::clock::Micros;
+use crate::base::limits::REACTOR_ONCE_MAX;
 use crate::model::{Rate, RuleOptions};
 
 /// A rate limit by GCRA: `even` is the theoretical arrival time. A burst of `times` is possible after a pause. A changed rate resets the

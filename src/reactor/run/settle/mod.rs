@@ -10,9 +10,9 @@ use super::scheduler::queues::RuleSet;
 use super::scheduler::{Task, TaskProgress, Unanswered};
 use super::worker::TryResult;
 use super::{Action, SeqNo};
-use crate::limits::REACTOR_MASTER_RETRY;
-use crate::master::Cmd;
+use crate::base::limits::REACTOR_MASTER_RETRY;
 use crate::model::Kind;
+use crate::reactor::master::Cmd;
 use crate::reactor::shadow::{self, ObservedCall};
 
 /// True if a call that may have been made must not be sent again. Jobs may, unless the rule sets `at_most_once`: minions run a jid once.

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use crate::limits::REACTOR_STARTS_MAX;
+use crate::base::limits::REACTOR_STARTS_MAX;
 use crate::model::SeqNo;
 use crate::reactor::latest::LatestByJid;
 use crate::reactor::shadow::ObservedCall;

@@ -70,7 +70,7 @@ fn a_removed_rule_does_not_handle_waiting_events() {
     assert_eq!(harness.next(), "slow/1", "a reaction in progress ends with the old rules");
     harness.wait_until_done();
     assert!(harness.history().contains(&("a/1".to_owned(), "gone".to_owned(), Vec::new())));
-    let count = |counter: &crate::metrics::Counter| counter.get();
+    let count = |counter: &crate::base::metrics::Counter| counter.get();
     assert_eq!(
         (count(&harness.metrics.reactor_reloads), count(&harness.metrics.reactor_reloads_refused)),
         (1, 1)
@@ -178,7 +178,7 @@ fn in_shadow_differences_are_counted_after_their_window() {
     let counts = |harness: &Harness| {
         let m = &harness.metrics;
         [&m.shadow_same, &m.shadow_differs, &m.shadow_only_ours, &m.shadow_only_salts]
-            .map(crate::metrics::Counter::get)
+            .map(crate::base::metrics::Counter::get)
     };
     harness.clock.wind(10 * SECOND);
     harness.fire_event("b", "web1");

@@ -9,10 +9,10 @@ use super::engine::{Parts, Reactor};
 use super::record::read_summary;
 use super::record::replay::Replayed;
 use super::*;
-use crate::clock::Clock;
-use crate::master::Cmd;
-use crate::metrics::Metrics;
+use crate::base::clock::Clock;
+use crate::base::metrics::Metrics;
 use crate::model::{Allow, Batch, EventFilter, Glob, Rate, ReactorSettings as Settings, RuleOptions, Source};
+use crate::reactor::master::Cmd;
 use crate::store::{Intake, Options, Store, vfs};
 use crate::wire::msgpack::{Writer, as_text, elements, get};
 use crate::wire::salt_event::event_entry;
@@ -75,8 +75,8 @@ impl RuleEngine for Rules {
             let arg = vec![event.tag.as_str().into()];
             let fun = self.fun.unwrap_or("test.arg");
             let call = match self.cmd {
-                Some(Cmd::Runner) => Call::runner(fun, arg, crate::sls::value::Map::new()),
-                Some(Cmd::Wheel) => Call::wheel(fun, arg, crate::sls::value::Map::new()),
+                Some(Cmd::Runner) => Call::runner(fun, arg, crate::wire::python::value::Map::new()),
+                Some(Cmd::Wheel) => Call::wheel(fun, arg, crate::wire::python::value::Map::new()),
                 _ => Call::publish(event.minion.as_str(), "glob", fun, arg),
             };
             let action = if self.caller { callers::planned(event) } else { Action::Master(call) };
@@ -483,7 +483,7 @@ fn throttles_follow_the_clock() {
             &harness.metrics.reactions_left_once,
             &harness.metrics.reactions_left_quiet,
         ];
-        left.map(crate::metrics::Counter::get) == [1, 2, 2]
+        left.map(crate::base::metrics::Counter::get) == [1, 2, 2]
     });
     assert_eq!(harness.reactor.handle().status().waiting, 2, "the third of `rate`, the last of `quiet`");
     harness.clock.wind(10 * SECOND + 100);

@@ -1,7 +1,7 @@
 //! Outcomes of calls: missing and late answers, jobs that were announced but not published; and positions of checkpoints.
 
 use super::*;
-use crate::limits::REACTOR_WAVE_BYTES;
+use crate::base::limits::REACTOR_WAVE_BYTES;
 use crate::model::Entry;
 
 impl Harness {

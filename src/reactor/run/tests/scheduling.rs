@@ -4,7 +4,7 @@ use super::super::scheduler::queues::QueueItem;
 use super::super::scheduler::throttle::Admission;
 use super::super::scheduler::{NextAction, Scheduler, Slot, Task, TaskProgress};
 use super::*;
-use crate::limits::{REACTOR_MINION_TASKS_MAX, REACTOR_QUEUES_MAX, REACTOR_RULE_TASKS_MAX};
+use crate::base::limits::{REACTOR_MINION_TASKS_MAX, REACTOR_QUEUES_MAX, REACTOR_RULE_TASKS_MAX};
 use crate::model::{RuleOrder, RunnerLimits};
 
 fn task(seq: u64, rule: &str, minion: &str) -> Task {

@@ -14,7 +14,7 @@ use super::latest::{BUS_ONLY, LatestJob};
 use super::segment_metadata::SegmentMetadata;
 use super::summary::{Blocks, TagTemplates};
 use super::{EntryPosition, Totals, newness};
-use crate::limits::JOBS_SORTED_AT_ONCE;
+use crate::base::limits::JOBS_SORTED_AT_ONCE;
 use crate::model::{Entry, FastMap, Flags, JidKey, Kind, SeqNo};
 use crate::store::index::memory::arena::Arena;
 use crate::store::index::memory::names::{Names, Table, hash};
@@ -194,7 +194,7 @@ impl MemIndex {
             Kind::NoCache => job.nocache = true,
             kind if rank > job.rank => {
                 let (row, values) = &mut self.scratch;
-                row.take_load(job_summary::load_of(kind, body()), crate::limits::ROW_VALUE_BYTES_MAX);
+                row.take_load(job_summary::load_of(kind, body()), crate::base::limits::ROW_VALUE_BYTES_MAX);
                 values.clear();
                 row.write_values(values);
                 (job.rank, job.load_seq, job.load) = (rank, since, self.texts.number(values)?);

@@ -21,7 +21,7 @@ pub mod code;
 use std::io;
 
 use super::super::error::StoreError;
-use crate::limits::{INDEX_PAGE_BYTES, INDEX_PAGE_RAW_BYTES};
+use crate::base::limits::{INDEX_PAGE_BYTES, INDEX_PAGE_RAW_BYTES};
 use crate::store::index::tree::CheckedTree;
 
 const STORED: u8 = 0;

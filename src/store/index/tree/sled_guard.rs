@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::limits::INDEX_BUSY_TIMEOUT;
+use crate::base::limits::INDEX_BUSY_TIMEOUT;
 use crate::store::error::{StoreError, io_at};
 use crate::store::format::{list, name_of};
 

@@ -8,7 +8,7 @@ use crate::store::tools::verify::{self, verify};
 fn large_batch(tags: &[&str]) -> Batch {
     let mut batch = Batch::default();
     for (seed, tag) in (1..).zip(tags) {
-        let body = noise(seed, crate::limits::BLOCK_RAW_BYTES);
+        let body = noise(seed, crate::base::limits::BLOCK_RAW_BYTES);
         batch.push(&event_entry(tag.as_bytes(), &body, Source::Bus, Micros(0)), None);
     }
     batch

@@ -5,7 +5,7 @@ mod clocks;
 mod gaps;
 mod trash;
 
-use crate::clock::Micros;
+use crate::base::clock::Micros;
 use crate::model::{Age, ClassRule, ClassRules, EventFilter, Glob, Keep, Source};
 use crate::store::retain::free_space::{FreeSpaceGuard, SpaceLevel};
 use crate::store::retain::{DropOutcome, PlannedDrop, PruneOptions, Reason, Retention};
@@ -377,7 +377,7 @@ fn readers_and_writers_continue_while_segments_are_dropped() {
     let options = with(dir.path(), &[jobs(Keep { entries: Some(100), ..FOREVER }), events(FOREVER)]);
     let rig = Rig::open_with(&options);
     let (store, rounds) = (rig.store.clone(), rig.store.0.clone());
-    let stop = crate::shutdown::Drain::new();
+    let stop = crate::base::shutdown::Drain::new();
     let spawn = |work: Box<dyn FnOnce() + Send>| std::thread::Builder::new().spawn(work).unwrap();
     let (stopped, stopped_too) = (stop.clone(), stop.clone());
     let reader = spawn(Box::new(move || {

@@ -41,7 +41,7 @@ fn a_log_with_a_reader_or_a_second_link_is_not_truncated() {
     let watcher = fs::File::open(free.join("log")).unwrap();
     shared.remove_trash(&free);
     assert!(!free.exists());
-    assert!(watcher.metadata().unwrap().len() <= crate::limits::TRASH_PIECE_BYTES);
+    assert!(watcher.metadata().unwrap().len() <= crate::base::limits::TRASH_PIECE_BYTES);
     rig.close();
 }
 

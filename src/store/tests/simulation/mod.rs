@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 
 use model::{ItemSpec, Model};
 
-use crate::clock::Micros;
+use crate::base::clock::Micros;
 use crate::model::{Age, Batch, ClassRule, ClassRules, Glob, Keep};
 use crate::store::retain::{DropOutcome, PruneOptions};
 use crate::store::tests::options;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Rng;
 use super::hostile;
-use crate::clock::Micros;
+use crate::base::clock::Micros;
 use crate::model::{Batch, Entry, Flags, Kind, SeqNo, Source};
 use crate::store::StoredEntry;
 use crate::store::tests::jid;

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use super::hostile::{self, FrameAt};
 use super::model::{CLASS_NAMES, ItemSpec, VARIANTS};
 use super::{DropOutcome, Rng, Simulated, Survives};
-use crate::clock::Micros;
+use crate::base::clock::Micros;
 use crate::model::Source;
 use crate::store::index::SealedIndex;
 use crate::store::retain::Reason;

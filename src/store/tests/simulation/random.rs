@@ -13,7 +13,7 @@ use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 
 use super::operations::{Op, op};
 use super::{Durability, Limits, Simulated, TINY};
-use crate::limits::{DEDUPE_WINDOW, NUMBERS_AHEAD};
+use crate::base::limits::{DEDUPE_WINDOW, NUMBERS_AHEAD};
 use crate::store::vfs::faults::Act;
 
 /// The configuration of a run.

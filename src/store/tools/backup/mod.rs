@@ -28,7 +28,7 @@ use rustix::fs::FileType;
 use super::files;
 use super::layout::{self, SegmentFiles};
 use super::{ToolError, Watch};
-use crate::clock::Micros;
+use crate::base::clock::Micros;
 use crate::store::error::io_at;
 use crate::store::format::name_of;
 use crate::store::log::file::LogFile;

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::ToolError;
-use crate::limits::TOOL_COPY_BYTES;
+use crate::base::limits::TOOL_COPY_BYTES;
 use crate::store::error::io_at;
 use crate::store::vfs::{Disk, Fs as _};
 use crate::store::{StoreError, format};

@@ -136,7 +136,7 @@ pub enum CatalogueDifference {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::Micros;
+    use crate::base::clock::Micros;
     use crate::model::{Entry, Flags, Kind, Source};
     use crate::store::log::file::BlockMeta;
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::layout::{self, SegmentFiles};
 use super::{ToolError, Watch, files};
-use crate::limits::VERIFY_PROBLEMS_MAX;
+use crate::base::limits::VERIFY_PROBLEMS_MAX;
 use crate::model::SeqNo;
 use crate::store::format::{self, FORMAT_VERSION};
 use crate::store::index::SegmentMetadata;

@@ -1,0 +1,157 @@
+//! Comparison of two runs, by minion and by state.
+//!
+//! Ignored are values that change with every run (durations, times of day, pids of commands, the order of states),
+//! and a state's comment if its result and its changes are the same.
+
+use std::collections::BTreeMap;
+
+use super::answer::{Answer, is_empty};
+use super::job::Job;
+use super::jobs::{JobFilter, PageLimits, jobs_before};
+use super::states::{StateRow, state_rows};
+use crate::base::limits::{LIST_JOBS_READ, PREVIOUS_JOBS_SEEN};
+use crate::store::{JobSummary, Store, StoreError};
+use crate::wire::msgpack::{as_text, elements, get, pairs};
+
+/// The kind of a difference between two runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DiffKind {
+    /// Only in the later run.
+    Appeared,
+    /// Only in the earlier run.
+    Went,
+    /// Failure, exit code or result differ.
+    Result,
+    /// Value or changes differ.
+    Value,
+}
+
+impl DiffKind {
+    /// The name on the wire.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Appeared => "appeared",
+            Self::Went => "went",
+            Self::Result => "result",
+            Self::Value => "value",
+        }
+    }
+}
+
+/// A minion with differing answers.
+#[derive(Debug)]
+pub struct Difference<'a> {
+    /// The minion id.
+    pub minion: &'a str,
+    /// The kind of the difference.
+    pub kind: DiffKind,
+    /// Its answers in the earlier and in the later run.
+    pub answers: [Option<&'a Answer>; 2],
+    /// The differing states, if both answers, or the only one, are of states.
+    pub states: Vec<StateDiff<'a>>,
+}
+
+/// A differing state.
+#[derive(Debug)]
+pub struct StateDiff<'a> {
+    /// The kind of the difference.
+    pub kind: DiffKind,
+    /// Its rows in the earlier and in the later run.
+    pub rows: [Option<StateRow<'a>>; 2],
+}
+
+/// Compares one minion's answers; `None` if they are equal.
+pub fn diff<'a>(minion: &'a str, a: Option<&'a Answer>, b: Option<&'a Answer>) -> Option<Difference<'a>> {
+    let answers = [a, b];
+    let (Some(a), Some(b)) = (a, b) else {
+        let kind = match answers {
+            [None, Some(_)] => DiffKind::Appeared,
+            [Some(_), None] => DiffKind::Went,
+            _ => return None,
+        };
+        return Some(Difference { minion, kind, answers, states: Vec::new() });
+    };
+    let states = diff_states(state_rows(a), state_rows(b));
+    let result = (a.failed(), a.code()) != (b.failed(), b.code());
+    let value = match &states {
+        Some(states) => !states.is_empty(),
+        None => a.outcome().value != b.outcome().value,
+    };
+    let kind = match (result, value) {
+        (true, _) => DiffKind::Result,
+        (false, true) => DiffKind::Value,
+        (false, false) => return None,
+    };
+    Some(Difference { minion, kind, answers, states: states.unwrap_or_default() })
+}
+
+/// The differing states, in the order in which they ran; `None` if neither run has states.
+fn diff_states<'a>(a: Vec<StateRow<'a>>, b: Vec<StateRow<'a>>) -> Option<Vec<StateDiff<'a>>> {
+    if a.is_empty() && b.is_empty() {
+        return None;
+    }
+    let name = |row: &StateRow<'a>| (row.minion, row.key);
+    let mut earlier: BTreeMap<_, _> = a.into_iter().map(|row| (name(&row), row)).collect();
+    let mut found = Vec::new();
+    for row in b {
+        let Some(known) = earlier.remove(&name(&row)) else {
+            found.push(StateDiff { kind: DiffKind::Appeared, rows: [None, Some(row)] });
+            continue;
+        };
+        let kind = if known.result != row.result {
+            DiffKind::Result
+        } else if !same_changes(&known, &row) || row.key.is_empty() && known.comment != row.comment {
+            DiffKind::Value
+        } else {
+            continue;
+        };
+        found.push(StateDiff { kind, rows: [Some(known), Some(row)] });
+    }
+    let mut went: Vec<_> = earlier.into_values().collect();
+    went.sort_by_key(|row| row.run_num);
+    found.extend(went.into_iter().map(|row| StateDiff { kind: DiffKind::Went, rows: [Some(row), None] }));
+    Some(found)
+}
+
+/// Compares changes; the pid of a command is ignored.
+fn same_changes(a: &StateRow<'_>, b: &StateRow<'_>) -> bool {
+    let [of_a, of_b] = [a, b].map(|row| row.changes.filter(|changes| !is_empty(changes)).unwrap_or_default());
+    let telling = |(key, _): &(&[u8], &[u8])| as_text(key) != Some("pid");
+    let commands = a.fun.starts_with("cmd.") && b.fun == a.fun && !of_a.is_empty() && !of_b.is_empty();
+    of_a == of_b || commands && pairs(of_a).filter(telling).eq(pairs(of_b).filter(telling))
+}
+
+/// The latest earlier job with the same function, arguments and target. Scans a limited number of jobs.
+pub fn previous_run(store: &Store, job: &Job, row: &JobSummary) -> Result<Option<String>, StoreError> {
+    let same = |other: &JobSummary| {
+        (&other.fun, &other.tgt, &other.tgt_type, &other.user)
+            == (&row.fun, &row.tgt, &row.tgt_type, &row.user)
+            && (&other.arg, other.abridged) == (&row.arg, row.abridged)
+    };
+    let filter = JobFilter { find_job: true, ..JobFilter::default() };
+    let limits = PageLimits { rows: PREVIOUS_JOBS_SEEN, seen: PREVIOUS_JOBS_SEEN, read: LIST_JOBS_READ };
+    let page = jobs_before(store, &filter, Some(&job.jid), limits)?;
+    for listed in page.jobs.iter().filter(|listed| same(&listed.row)) {
+        let needs_look = row.abridged || row.arg.is_empty();
+        if !needs_look {
+            return Ok(Some(listed.row.jid.clone()));
+        }
+        // The summary is abridged, so the loads decide.
+        let Some(other) = Job::read_load(store, &listed.row.jid)? else { continue };
+        let mut whole = [JobSummary::default(), JobSummary::default()];
+        for (whole, load) in whole.iter_mut().zip([&job.load, &other.load]) {
+            whole.take_load(load, usize::MAX);
+        }
+        let [one, two] = whole;
+        if one.arg == two.arg && args_of_result(job) == args_of_result(&other) {
+            return Ok(Some(listed.row.jid.clone()));
+        }
+    }
+    Ok(None)
+}
+
+/// The arguments in a result, without the jid that every orchestration adds.
+fn args_of_result(job: &Job) -> Vec<&[u8]> {
+    let args = job.result_args().unwrap_or_default();
+    elements(args).filter(|arg| get(arg, "orchestration_jid").is_none()).collect()
+}

@@ -1,0 +1,531 @@
+//! One job: its load, minions and answers.
+//!
+//! # Rules
+//!
+//! - The load with the highest rank counts (`store::job_summary::rank`), of equal ones the first.
+//! - A minion's first answer counts; later differing ones are its history. But answers from a returner call
+//!   take precedence over those seen on a bus only. Among the latter, complete ones take precedence over those trimmed for size
+//!   (`VALUE_TRIMMED`, `salt/utils/dicttrim.py`).
+//! - Any program with permission to fire events can put a return on a bus. In a job that Salt stored through the extension
+//!   ([`JobSummary::is_cached_by_salt`]) a return seen on a bus only is not an answer: see [`Job::bus_only`]. In other jobs it is
+//!   one, with a mark ([`Answer::is_bus_only`]).
+//! - The expected minions are those named by the publish and the syndics, and minions that ran something themselves. The event
+//!   `.../new` counts only if no load names minions.
+//! - The last end time counts.
+//! - The load of a job of a runner, a wheel or `salt-call` has no arguments; those of its result count.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use memchr::memmem;
+
+use super::answer::{Answer, Outcome, is_bus_only, needs_body, same};
+use super::links;
+use crate::base::clock::Micros;
+use crate::base::limits::ANSWERS_DIFFERING_SHOWN;
+use crate::model::{JidKey, Kind, SeqNo};
+pub use crate::store::read::job_summary::{is_of_cached_job, load_of, rank};
+use crate::store::{Store, StoreError, StoredEntry};
+use crate::wire::call::id_text;
+use crate::wire::msgpack::{self, as_text, is_nil};
+
+/// A job, assembled from its entries.
+#[derive(Debug, Clone, Default)]
+pub struct Job {
+    /// The job id.
+    pub jid: String,
+    /// The publish map or its substitute; empty without one.
+    pub load: Vec<u8>,
+    /// The rank of the load; 0 without one.
+    pub load_rank: u8,
+    /// Expected minions, sorted; `None` if unknown.
+    pub minions: Option<BTreeSet<String>>,
+    /// Expected minions named only by their own returns.
+    self_named: BTreeSet<String>,
+    /// A publish or a syndic named minions.
+    targets_known: bool,
+    /// Answers by minion.
+    pub answers: BTreeMap<String, Answer>,
+    /// Minions whose returns were seen on a bus only and are not answers, because no returner call confirmed them.
+    pub bus_only: BTreeSet<String>,
+    /// Its returns must not be cached.
+    pub nocache: bool,
+    /// Its first entry.
+    pub first: SeqNo,
+    /// Its start: the time in its jid, else that of its first entry.
+    pub started: Micros,
+    /// The job that started it, if its own entries name one.
+    pub parent: Option<String>,
+    /// Only returns from a returner call are answers.
+    confirmed_only: bool,
+}
+
+/// Statistics of a job.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Number of expected minions, if known.
+    pub expected: Option<usize>,
+    /// Number of answers.
+    pub returned: usize,
+    /// Answers seen on a bus only.
+    pub bus_only: usize,
+    /// Failed answers.
+    pub failed: usize,
+    /// Expected minions without an answer, if known.
+    pub missing: Option<usize>,
+    /// Time of the first answer.
+    pub first: Option<Micros>,
+    /// Time of the last answer.
+    pub last: Option<Micros>,
+    /// Number of answers by exit code.
+    pub retcodes: BTreeMap<i64, u64>,
+}
+
+impl Job {
+    /// Reads a job; `None` if it has no entries.
+    pub fn read(store: &Store, jid: &str) -> Result<Option<Self>, StoreError> {
+        Ok(Self::of(store.job_entries(jid)?))
+    }
+
+    /// Reads a job with the bodies of the `wanted` minions' returns only. For others the existence of an answer and
+    /// its failure are known, but not its content, nor whether later ones differ.
+    pub fn read_of(
+        store: &Store,
+        jid: &str,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Result<Option<Self>, StoreError> {
+        let wanted = |e: &StoredEntry| e.kind != Kind::Return || needs_body(e) || wanted(&e.minion);
+        Ok(Self::of(store.job_entries_with(jid, wanted)?))
+    }
+
+    /// Reads a job without the bodies of its returns, unless one of them is its best load. Answers and failures are
+    /// known, but not their content.
+    pub fn read_load(store: &Store, jid: &str) -> Result<Option<Self>, StoreError> {
+        let job = Self::read_of(store, jid, |_| false)?;
+        match job {
+            Some(job) if job.load_rank <= rank(Kind::Return) => Self::read(store, jid),
+            job => Ok(job),
+        }
+    }
+
+    /// Assembles a job from its entries in the order of the log.
+    pub fn of(entries: Vec<StoredEntry>) -> Option<Self> {
+        let cached = entries.iter().any(|entry| is_of_cached_job(entry.kind));
+        Self::of_part(entries, cached)
+    }
+
+    /// As [`Job::of`], from some of its entries. `confirmed_only`: Salt stored the job through the extension.
+    pub(super) fn of_part(entries: Vec<StoredEntry>, confirmed_only: bool) -> Option<Self> {
+        let first = entries.first()?;
+        let started = JidKey::of(&first.jid).time().unwrap_or(first.at);
+        let jid = first.jid.clone();
+        let mut job = Self { jid, first: first.seq, started, confirmed_only, ..Self::default() };
+        let mut of_event = None;
+        for entry in entries {
+            job.learn(entry, &mut of_event);
+        }
+        if job.minions.is_none() {
+            job.minions = of_event;
+        }
+        if confirmed_only {
+            job.keep_confirmed();
+        }
+        Some(job)
+    }
+
+    /// Moves returns seen on a bus only from the answers to `bus_only`.
+    pub fn keep_confirmed(&mut self) {
+        let bus_only = self.answers.iter().filter(|(_, answer)| answer.is_bus_only());
+        self.bus_only.extend(bus_only.map(|(minion, _)| minion.clone()));
+        self.answers.retain(|_, answer| !answer.is_bus_only());
+    }
+
+    fn learn(&mut self, entry: StoredEntry, minions_of_event: &mut Option<BTreeSet<String>>) {
+        let rank = rank(entry.kind);
+        let no_answer = self.confirmed_only && is_bus_only(&entry);
+        if rank > self.load_rank && !no_answer {
+            self.load_rank = rank;
+            self.load = load_of(entry.kind, &entry.body).to_vec();
+        }
+        match entry.kind {
+            Kind::Load | Kind::ReturnLoad => {
+                self.expect_self_target(load_of(entry.kind, &entry.body));
+                if let Some(minions) = msgpack::elements(&entry.body).nth(1).filter(|m| !is_nil(m)) {
+                    self.expect(minions);
+                }
+            }
+            Kind::JobNew => {
+                if let Some(minions) = msgpack::get(&entry.body, "minions") {
+                    let named = msgpack::elements(minions).filter_map(id_text);
+                    minions_of_event.get_or_insert_default().extend(named);
+                }
+            }
+            Kind::Minions => self.expect(msgpack::elements(&entry.body).next().unwrap_or_default()),
+            Kind::NoCache => self.nocache = true,
+            Kind::Return => {
+                // Usually the minion is already expected.
+                if !no_answer && !self.minions.as_ref().is_some_and(|minions| minions.contains(&entry.minion))
+                {
+                    self.expect_self_target(&entry.body);
+                }
+                self.answered(entry);
+            }
+            Kind::Event => {
+                if let Some(parent) = links::parent_in_event(&entry) {
+                    self.parent = Some(parent);
+                }
+            }
+            // The end time is in the job's summary.
+            Kind::Endtime | Kind::Register | Kind::Gap | Kind::Reaction | Kind::SeenOnBus => {}
+        }
+    }
+
+    fn expect(&mut self, minions: &[u8]) {
+        // Built at once: usually this is the only list, and sorted.
+        let mut named: BTreeSet<String> = msgpack::elements(minions).filter_map(id_text).collect();
+        self.targets_known |= !named.is_empty();
+        if !self.self_named.is_empty() {
+            self.self_named.retain(|id| !named.contains(id));
+        }
+        self.minions.get_or_insert_default().append(&mut named);
+    }
+
+    /// A minion that ran something itself (`salt-call`, a schedule, a peer's runner) is expected: the
+    /// master makes it the target of its return (`_store_job` in `salt/utils/job.py`). The master does the same for its own runners, with
+    /// an id of `<host>_master`.
+    fn expect_self_target(&mut self, load: &[u8]) {
+        let word = |key| msgpack::get(load, key).and_then(as_text);
+        if let (Some(id), Some(tgt)) = (word("id"), word("tgt"))
+            && id == tgt
+            && (word("cmd") == Some("_return") || !id.ends_with("_master"))
+            && self.minions.get_or_insert_default().insert(id.to_owned())
+        {
+            self.self_named.insert(id.to_owned());
+        }
+    }
+
+    fn answered(&mut self, entry: StoredEntry) {
+        let Some(known) = self.answers.get_mut(&entry.minion) else {
+            if needs_body(&entry) && !(self.confirmed_only && is_bus_only(&entry)) {
+                let args = Outcome::of(&entry.body, &entry.jid).fun_args;
+                self.parent = links::parent_in_args(args, &entry.jid).or(self.parent.take());
+            }
+            self.answers.insert(entry.minion.clone(), Answer::new(entry));
+            return;
+        };
+        let (old, new) = (Precedence::of_entry(&known.entry), Precedence::of_entry(&entry));
+        let mut other = entry;
+        if new.overrides(old) {
+            std::mem::swap(&mut known.entry, &mut other);
+            // The bus may have shown it before the returner call.
+            let before = known.others.len();
+            known.others.retain(|seen| !same(seen, &known.entry));
+            known.duplicates -= (before - known.others.len()) as u64;
+        }
+        let is_known = |seen: &StoredEntry| same(seen, &other);
+        if old.trimmed != new.trimmed || is_known(&known.entry) || known.others.iter().any(is_known) {
+            return;
+        }
+        known.duplicates += 1;
+        if known.others.len() < ANSWERS_DIFFERING_SHOWN {
+            known.others.push(other);
+        }
+    }
+
+    /// Answers for the job cache: none for a job with `nocache`.
+    pub fn cached(&self) -> impl Iterator<Item = (&String, &Answer)> {
+        self.answers.iter().filter(|_| !self.nocache)
+    }
+
+    /// Whether the job is known to have been sent to other minions only.
+    pub fn is_not_targeted(&self, minion: &str) -> bool {
+        let named = self.minions.as_ref().is_some_and(|minions| minions.contains(minion));
+        self.targets_known && (!named || self.self_named.contains(minion))
+    }
+
+    /// Expected minions without an answer.
+    pub fn missing(&self) -> Vec<&str> {
+        // Both are sorted and traversed in parallel.
+        let mut answered = self.answers.keys().peekable();
+        let is_missing = |id: &&String| {
+            while answered.next_if(|known| known < id).is_some() {}
+            answered.peek() != Some(id)
+        };
+        self.minions.iter().flatten().filter(is_missing).map(String::as_str).collect()
+    }
+
+    /// Number of failed answers.
+    pub fn failed(&self) -> usize {
+        self.answers.values().filter(|a| a.failed()).count()
+    }
+
+    /// The statistics.
+    pub fn totals(&self) -> Totals {
+        let times = || self.answers.values().map(|answer| answer.entry.at);
+        let mut totals = Totals {
+            expected: self.minions.as_ref().map(BTreeSet::len),
+            returned: self.answers.len(),
+            missing: self.minions.as_ref().map(|_| self.missing().len()),
+            first: times().min(),
+            last: times().max(),
+            ..Totals::default()
+        };
+        for answer in self.answers.values() {
+            totals.failed += usize::from(answer.failed());
+            totals.bus_only += usize::from(answer.is_bus_only());
+            if let Some(code) = answer.code() {
+                *totals.retcodes.entry(code).or_default() += 1;
+            }
+        }
+        totals
+    }
+
+    /// The arguments of the result that replaces the load, if the load has none.
+    pub fn result_args(&self) -> Option<&[u8]> {
+        Outcome::of(&self.load, &self.jid).fun_args
+    }
+}
+
+/// Which of two answers of a minion counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Precedence {
+    confirmed: bool,
+    trimmed: bool,
+}
+
+impl Precedence {
+    /// The precedence of an answer. Salt's marker for trimmed events can also
+    /// occur in a complete return: a returner call is never trimmed.
+    pub fn of(confirmed: bool, body: &[u8]) -> Self {
+        Self { confirmed, trimmed: !confirmed && memmem::find(body, b"VALUE_TRIMMED").is_some() }
+    }
+
+    fn of_entry(entry: &StoredEntry) -> Self {
+        Self::of(entry.source.confirms(), &entry.body)
+    }
+
+    /// Whether it counts instead of an earlier answer.
+    pub fn overrides(self, earlier: Self) -> bool {
+        if earlier.confirmed == self.confirmed { earlier.trimmed && !self.trimmed } else { self.confirmed }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Flags, Source};
+    use msgpack::Writer;
+
+    fn entry(seq: u64, kind: Kind, minion: &str, body: Vec<u8>) -> StoredEntry {
+        StoredEntry {
+            seq: SeqNo(seq),
+            kind,
+            source: Source::Bus,
+            flags: Flags::default(),
+            at: Micros(0),
+            tag: Vec::new(),
+            jid: "1".into(),
+            minion: minion.into(),
+            fun: String::new(),
+            retcode: 0,
+            body,
+        }
+    }
+
+    fn answer(text: &str) -> Vec<u8> {
+        let mut w = Writer::new();
+        w.map(1).str("return").str(text);
+        w.into_bytes()
+    }
+
+    fn names(list: &[&str]) -> Vec<u8> {
+        let mut w = Writer::new();
+        w.array(list.len());
+        for name in list {
+            w.str(name);
+        }
+        w.into_bytes()
+    }
+
+    fn load(fun: &str, minions: &[u8]) -> Vec<u8> {
+        let mut w = Writer::new();
+        w.array(2).map(1).str("fun").str(fun).raw(minions);
+        w.into_bytes()
+    }
+
+    fn text_of(job: &Job, minion: &str) -> String {
+        as_text(job.answers[minion].get("return").unwrap()).unwrap().to_owned()
+    }
+
+    #[test]
+    fn the_first_answer_counts_and_later_ones_are_history() {
+        let job = Job::of(vec![
+            entry(1, Kind::Return, "web1", answer("first")),
+            entry(2, Kind::Return, "web1", answer("first")),
+            entry(3, Kind::Return, "web1", answer("second")),
+        ])
+        .unwrap();
+        assert_eq!((text_of(&job, "web1").as_str(), job.answers["web1"].duplicates), ("first", 1));
+    }
+
+    #[test]
+    fn a_complete_answer_overrides_a_trimmed_one() {
+        for order in [["VALUE_TRIMMED", "whole"], ["whole", "VALUE_TRIMMED"]] {
+            let job = Job::of(vec![
+                entry(1, Kind::Return, "web1", answer(order[0])),
+                entry(2, Kind::Return, "web1", answer(order[1])),
+            ])
+            .unwrap();
+            assert_eq!((text_of(&job, "web1").as_str(), job.answers["web1"].duplicates), ("whole", 0));
+        }
+    }
+
+    #[test]
+    fn an_answer_from_a_returner_call_overrides_the_bus() {
+        let job = Job::of(vec![
+            forged(1, "web1", "forged"),
+            forged(2, "web1", "real"),
+            returned(3, "web1", "real"),
+            forged(4, "web1", "later"),
+            forged(5, "web1", "later"),
+        ])
+        .unwrap();
+        assert_eq!((text_of(&job, "web1").as_str(), job.answers["web1"].duplicates), ("real", 2));
+        let seqs: Vec<u64> = job.answers["web1"].others.iter().map(|other| other.seq.0).collect();
+        assert_eq!(seqs, [1, 4], "the same answer on the bus is not a differing one");
+        assert!(!job.answers["web1"].is_bus_only() && job.bus_only.is_empty());
+    }
+
+    #[test]
+    fn a_forged_event_is_not_the_answer_of_a_missing_minion() {
+        let load = || entry(2, Kind::Load, "", load("test.ping", &names(&["web1", "web2"])));
+        let new = || {
+            let mut w = Writer::new();
+            w.map(1).str("minions").raw(&names(&["web1", "web2", "other"]));
+            entry(1, Kind::JobNew, "", w.into_bytes())
+        };
+        let job =
+            Job::of(vec![new(), load(), forged(3, "web1", "forged"), returned(4, "web2", "x")]).unwrap();
+        assert_eq!(job.answers.keys().collect::<Vec<_>>(), ["web2"]);
+        assert_eq!((job.missing(), &job.bus_only), (vec!["web1"], &BTreeSet::from(["web1".to_owned()])));
+        assert_eq!(
+            (job.totals().returned, job.totals().missing, job.totals().expected),
+            (1, Some(1), Some(2))
+        );
+        // Without the extension's load, the bus is the only source.
+        let job = Job::of(vec![new(), forged(3, "web1", "seen")]).unwrap();
+        assert!(job.answers["web1"].is_bus_only() && job.bus_only.is_empty());
+        // Stores of earlier releases do not record whether a returner call confirmed an event.
+        let of_old = StoredEntry { flags: Flags::ON_BUS, ..entry(3, Kind::Return, "web1", answer("old")) };
+        let job = Job::of(vec![load(), of_old]).unwrap();
+        assert!(!job.answers["web1"].is_bus_only());
+    }
+
+    #[test]
+    fn a_forged_return_names_neither_load_nor_minions_of_a_job() {
+        let ran = |id: &str| {
+            let mut w = Writer::new();
+            w.map(4).str("id").str(id).str("tgt").str(id).str("cmd").str("_return").str("fun").str("forged");
+            w.into_bytes()
+        };
+        let mut end = Writer::new();
+        end.str("2026, Nov 21 03:09:53.349344");
+        let forged = StoredEntry { body: ran("web9"), ..forged(1, "web9", "") };
+        let job = Job::of(vec![forged, entry(2, Kind::Endtime, "", end.into_bytes())]).unwrap();
+        assert_eq!((job.minions, job.load_rank, job.answers.len()), (None, 0, 0));
+    }
+
+    /// An entry from the master's `returner` call for a fired return, which was on the bus, too.
+    fn returned(seq: u64, minion: &str, text: &str) -> StoredEntry {
+        let entry = entry(seq, Kind::Return, minion, answer(text));
+        StoredEntry { source: Source::Returner, flags: Flags::ON_BUS, ..entry }
+    }
+
+    fn forged(seq: u64, minion: &str, text: &str) -> StoredEntry {
+        let flags = Flags::ON_BUS.with(Flags::UNCONFIRMED);
+        StoredEntry { flags, ..entry(seq, Kind::Return, minion, answer(text)) }
+    }
+
+    #[test]
+    fn a_forged_event_does_not_override_a_return_that_contains_value_trimmed() {
+        for order in [[1, 2], [2, 1]] {
+            let mut entries = [
+                returned(order[0], "web1", "grep VALUE_TRIMMED salt.log"),
+                forged(order[1], "web1", "forged"),
+            ];
+            entries.sort_by_key(|entry| entry.seq);
+            let job = Job::of(entries.to_vec()).unwrap();
+            assert_eq!(text_of(&job, "web1"), "grep VALUE_TRIMMED salt.log", "{order:?}");
+            assert_eq!(job.answers["web1"].duplicates, 1);
+        }
+    }
+
+    #[test]
+    fn minions_of_all_loads_are_expected() {
+        let mut syndic = Writer::new();
+        syndic.array(2).raw(&names(&["db1"])).nil();
+        let job = Job::of(vec![
+            entry(1, Kind::Return, "web1", answer("x")),
+            entry(2, Kind::Load, "", load("test.ping", &names(&["web1", "web2"]))),
+            entry(3, Kind::Minions, "", syndic.into_bytes()),
+            entry(4, Kind::Load, "", load("later", &[0xc0])),
+        ])
+        .unwrap();
+        assert_eq!(job.missing(), ["db1", "web2"]);
+        assert_eq!(
+            msgpack::get(&job.load, "fun").and_then(as_text),
+            Some("test.ping"),
+            "the first of equal loads"
+        );
+        assert!(Job::of(Vec::new()).is_none());
+    }
+
+    #[test]
+    fn a_minion_that_ran_something_itself_is_expected_and_a_master_is_not() {
+        let ran = |id: &str, cmd: &str| {
+            let mut w = Writer::new();
+            w.map(3).str("id").str(id).str("tgt").str(id).str("cmd").str(cmd);
+            Job::of(vec![entry(1, Kind::Return, id, w.into_bytes())]).unwrap().minions
+        };
+        let only = |id: &str| Some(BTreeSet::from([id.to_owned()]));
+        assert_eq!(ran("web1", "_return"), only("web1"));
+        assert_eq!(ran("web1", ""), only("web1"), "a runner called by a minion");
+        assert_eq!(ran("web1_master", "_return"), only("web1_master"), "a minion can have this name");
+        assert_eq!(ran("host_master", ""), None);
+    }
+
+    #[test]
+    fn an_answer_of_a_minion_that_was_not_targeted_is_marked() {
+        let asserted = {
+            let mut w = Writer::new();
+            w.map(3).str("id").str("evil").str("tgt").str("evil").str("cmd").str("_return");
+            w.into_bytes()
+        };
+        let job = |published: Vec<StoredEntry>| {
+            let mut entries = vec![entry(1, Kind::Return, "evil", asserted.clone())];
+            entries.extend(published);
+            entries.push(entry(9, Kind::Return, "web1", answer("x")));
+            let job = Job::of(entries).unwrap();
+            ["evil", "web1", "db1"].map(|minion| job.is_not_targeted(minion))
+        };
+        assert_eq!(job(vec![]), [false; 3], "the targets are unknown");
+        let load = |minions: &[u8]| entry(2, Kind::Load, "", load("test.ping", minions));
+        assert_eq!(job(vec![load(&names(&["web1"]))]), [true, false, true]);
+        assert_eq!(job(vec![load(&[0xc0])]), [false; 3]);
+        assert_eq!(job(vec![load(&names(&["web1", "evil"]))]), [false, false, true]);
+        let mut syndic = Writer::new();
+        syndic.array(2).raw(&names(&["db1"])).nil();
+        let syndic = entry(3, Kind::Minions, "", syndic.into_bytes());
+        assert_eq!(job(vec![load(&names(&["web1"])), syndic]), [true, false, false]);
+    }
+
+    #[test]
+    fn a_job_with_nocache_has_no_cached_answers() {
+        let job = Job::of(vec![
+            entry(1, Kind::NoCache, "", vec![0xc0]),
+            entry(2, Kind::Return, "web1", answer("x")),
+        ])
+        .unwrap();
+        assert_eq!((job.cached().count(), job.answers.len()), (0, 1));
+    }
+}

@@ -1,0 +1,308 @@
+//! Lists of jobs, the latest first.
+//!
+//! Jids with a time sort by it. Other jids sort after all of those, in unspecified order.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use super::job::Job;
+use super::states::state_rows;
+use crate::base::clock::Micros;
+use crate::base::limits::{JOBS_READ_AT_ONCE, LIST_JOBS_READ, LIST_JOBS_SEEN};
+use crate::model::{Glob, JidKey};
+use crate::store::{JobSummary, Store, StoreError};
+use crate::wire::call::id_text;
+use crate::wire::msgpack::{self, as_text};
+
+/// A filter for lists of jobs; `None` and empty fields do not restrict.
+#[derive(Debug, Clone, Default)]
+pub struct JobFilter {
+    /// The user, exactly.
+    pub user: Option<String>,
+    /// Pattern for the function; for any function of a job with several.
+    pub fun: Option<Glob>,
+    /// Pattern for the target; for any item of a list.
+    pub tgt: Option<Glob>,
+    /// A minion that answered or was expected.
+    pub minion: Option<String>,
+    /// Prefix of the jid.
+    pub jid: Option<String>,
+    /// Keys of the job's metadata with patterns for their values; all must match.
+    pub metadata: Vec<(String, Glob)>,
+    /// The outcome.
+    pub result: Option<JobResult>,
+    /// Started at or after this time.
+    pub since: Option<Micros>,
+    /// Started before this time.
+    pub until: Option<Micros>,
+    /// Include `saltutil.find_job`, with which Salt polls running jobs.
+    pub find_job: bool,
+}
+
+/// The outcome of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JobResult {
+    /// An answer failed.
+    Failed,
+    /// Some answers, none failed, and no expected minion is missing.
+    Succeeded,
+    /// An expected minion has not answered.
+    Missing,
+    /// A state changed something.
+    Changed,
+}
+
+impl JobResult {
+    /// The result with this name.
+    pub fn of(name: &str) -> Option<Self> {
+        Some(match name {
+            "failed" => Self::Failed,
+            "succeeded" => Self::Succeeded,
+            "missing" => Self::Missing,
+            "changed" => Self::Changed,
+            _ => return None,
+        })
+    }
+
+    fn is_of(self, store: &Store, row: &JobSummary) -> Result<bool, StoreError> {
+        if self == Self::Changed {
+            // Only states report changes.
+            let could = words(&row.fun).iter().any(|fun| fun.contains("state."));
+            let job = if could { Job::read(store, &row.jid)? } else { None };
+            let changed = |job: &Job| {
+                job.answers.values().any(|a| state_rows(a).iter().any(super::states::StateRow::changed))
+            };
+            return Ok(job.is_some_and(|job| changed(&job)));
+        }
+        let Some(job) = Job::read_load(store, &row.jid)? else { return Ok(false) };
+        let missing = || !job.missing().is_empty();
+        let failed = || job.answers.values().any(super::answer::Answer::failed);
+        Ok(match self {
+            Self::Failed => failed(),
+            Self::Missing => missing(),
+            _ => !job.answers.is_empty() && !missing() && !failed(),
+        })
+    }
+}
+
+/// A row of a job list.
+#[derive(Debug, Clone)]
+pub struct ListedJob {
+    /// The summary.
+    pub row: JobSummary,
+    /// Its start: the time in its jid, else that of its first entry.
+    pub at: Micros,
+}
+
+/// A page of a job list.
+#[derive(Debug, Clone, Default)]
+pub struct JobsPage {
+    /// The jobs, the latest first; empty if they were passed to a callback.
+    pub jobs: Vec<ListedJob>,
+    /// More jobs may follow.
+    pub more: bool,
+    /// The last scanned job; more are before it.
+    pub last: Option<String>,
+}
+
+/// Limits of the work for one page.
+#[derive(Debug, Clone, Copy)]
+pub struct PageLimits {
+    /// Jobs on the page.
+    pub rows: usize,
+    /// Scanned rows.
+    pub seen: usize,
+    /// Jobs whose entries are read.
+    pub read: usize,
+}
+
+impl PageLimits {
+    /// Up to `rows` jobs, within the cost limits of one call.
+    pub fn of_call(rows: usize) -> Self {
+        Self { rows, seen: LIST_JOBS_SEEN, read: LIST_JOBS_READ }
+    }
+
+    /// Up to `rows` jobs, at any cost.
+    pub fn of_rows(rows: usize) -> Self {
+        Self { rows, seen: usize::MAX, read: usize::MAX }
+    }
+}
+
+impl JobFilter {
+    fn allows(&self, listed: &ListedJob) -> bool {
+        let row = &listed.row;
+        let any = |glob: &Option<Glob>, value: &[u8]| {
+            glob.as_ref().is_none_or(|glob| words(value).iter().any(|word| glob.matches(word)))
+        };
+        (self.find_job || as_text(&row.fun) != Some("saltutil.find_job"))
+            && self.user.as_deref().is_none_or(|user| as_text(&row.user) == Some(user))
+            && any(&self.fun, &row.fun)
+            && any(&self.tgt, &row.tgt)
+            && self.jid.as_deref().is_none_or(|begin| row.jid.starts_with(begin))
+            && self.since.is_none_or(|since| listed.at >= since)
+            && self.until.is_none_or(|until| listed.at < until)
+    }
+
+    fn allows_metadata(&self, store: &Store, row: &JobSummary) -> Result<bool, StoreError> {
+        if self.metadata.is_empty() {
+            return Ok(true);
+        }
+        let row = row_load(store, row)?;
+        let matches = |(key, glob): &(String, Glob)| {
+            let value = msgpack::get(&row.metadata, key);
+            value.is_some_and(|value| scalars(value).iter().any(|word| glob.matches(word)))
+        };
+        Ok(self.metadata.iter().all(matches))
+    }
+
+    /// Whether it depends on a job's entries.
+    fn needs_entries(&self) -> bool {
+        self.minion.is_some() || self.result.is_some()
+    }
+}
+
+/// A scalar in command line form, or the elements of an array.
+fn scalars(value: &[u8]) -> Vec<String> {
+    let one = |value: &[u8]| {
+        let known = msgpack::as_bool(value).map(|b| (if b { "true" } else { "false" }).to_owned());
+        known.or_else(|| id_text(value)).or_else(|| msgpack::as_int(value).map(|n| n.to_string()))
+    };
+    one(value).map_or_else(|| msgpack::elements(value).filter_map(one).collect(), |word| vec![word])
+}
+
+/// A text, or the texts in an array.
+fn words(value: &[u8]) -> Vec<&str> {
+    as_text(value).map_or_else(|| msgpack::elements(value).filter_map(as_text).collect(), |word| vec![word])
+}
+
+/// Matching jobs before `before`, the latest first.
+pub fn jobs_before(
+    store: &Store,
+    filter: &JobFilter,
+    before: Option<&str>,
+    limits: PageLimits,
+) -> Result<JobsPage, StoreError> {
+    let mut jobs = Vec::new();
+    let page = each_job_before(store, filter, before, limits, |listed| {
+        jobs.push(listed);
+        Ok(())
+    })?;
+    Ok(JobsPage { jobs, ..page })
+}
+
+/// As [`jobs_before`], with a callback for each job, because a million jobs do not fit in memory together.
+pub fn each_job_before(
+    store: &Store,
+    filter: &JobFilter,
+    before: Option<&str>,
+    limits: PageLimits,
+    mut take: impl FnMut(ListedJob) -> Result<(), StoreError>,
+) -> Result<JobsPage, StoreError> {
+    let mut at = before.map(JidKey::of);
+    let span = filter.jid.as_deref().and_then(span_of);
+    let since = filter.since.max(span.map(|(from, _)| from));
+    let mut page = JobsPage::default();
+    let (mut seen, mut read, mut taken) = (0, 0, 0);
+    // Small first read: the rows of many segments are merged, and each costs time.
+    let mut at_once = limits.rows.saturating_add(1).clamp(64, JOBS_READ_AT_ONCE);
+    loop {
+        let rows = store.jobs_before(at, at_once)?;
+        let mut whole = rows.len() == at_once;
+        for (key, row) in rows {
+            if let Some((_, upto)) = span.filter(|(_, upto)| key.time().is_some() && key >= *upto) {
+                (at, whole) = (Some(upto), true);
+                break;
+            }
+            at = Some(key);
+            let listed = ListedJob { at: key.time().unwrap_or(Micros(row.first_at)), row };
+            // All further jobs are older.
+            if key.time().is_some() && since.is_some_and(|since| listed.at < since) {
+                return Ok(page);
+            }
+            seen += 1;
+            let mut passes = listed.row.rank > 0 && filter.allows(&listed);
+            if passes && filter.needs_entries() {
+                read += 1;
+                passes = answered_by(store, filter, &listed)?
+                    && match filter.result {
+                        Some(result) => result.is_of(store, &listed.row)?,
+                        None => true,
+                    };
+            }
+            passes = passes && filter.allows_metadata(store, &listed.row)?;
+            if passes && taken == limits.rows {
+                page.more = true;
+                return Ok(page);
+            }
+            page.last = Some(listed.row.jid.clone());
+            if passes {
+                taken += 1;
+                take(listed)?;
+            }
+            if seen >= limits.seen || read >= limits.read {
+                page.more = true;
+                return Ok(page);
+            }
+        }
+        if !whole {
+            return Ok(page);
+        }
+        at_once = JOBS_READ_AT_ONCE;
+    }
+}
+
+/// The first time of jids with this prefix, and the key after the last of them; `None` for a prefix that is too short.
+fn span_of(begin: &str) -> Option<(Micros, JidKey)> {
+    const LAST: &str = "235959999999";
+    if !begin.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    // Complete fields only: a single digit of hour, minute or second is ignored.
+    let len = begin.len().min(20);
+    let begin = begin.get(..if len < 14 { len / 2 * 2 } else { len }).filter(|begin| begin.len() >= 8)?;
+    let rest = begin.len() - 8;
+    let from = JidKey::of(&format!("{begin:0<20}")).time()?;
+    let upto = JidKey::of(&format!("{begin}{}", LAST.get(rest..)?)).time()?;
+    Some((from, JidKey::from_time(Micros(upto.0.saturating_add(1)), None)))
+}
+
+fn answered_by(store: &Store, filter: &JobFilter, listed: &ListedJob) -> Result<bool, StoreError> {
+    let Some(minion) = &filter.minion else { return Ok(true) };
+    let job = Job::read_load(store, &listed.row.jid)?;
+    Ok(job.is_some_and(|job| {
+        job.answers.contains_key(minion) || job.minions.is_some_and(|minions| minions.contains(minion))
+    }))
+}
+
+/// The last job of a function per minion. A return seen on a bus only counts as in a [`Job`], or not at all with
+/// `confirmed_only`.
+pub fn last_jobs(
+    store: &Store,
+    fun: &str,
+    confirmed_only: bool,
+) -> Result<BTreeMap<String, String>, StoreError> {
+    let mut latest = store.latest_of(fun)?;
+    if !confirmed_only {
+        for (minion, seen) in store.latest_on_bus_only(fun)? {
+            let is_newer = latest
+                .get(&minion)
+                .is_none_or(|known| known.jid != seen.jid && known.newness() < seen.newness());
+            if is_newer && !store.job_row(&seen.jid)?.is_some_and(|row| row.is_cached_by_salt()) {
+                latest.insert(minion, seen);
+            }
+        }
+    }
+    Ok(latest.into_iter().map(|(minion, latest)| (minion, latest.jid)).collect())
+}
+
+/// A complete row: values that were too long for it are read from the log.
+pub fn row_load<'a>(store: &Store, row: &'a JobSummary) -> Result<Cow<'a, JobSummary>, StoreError> {
+    if !row.abridged {
+        return Ok(Cow::Borrowed(row));
+    }
+    let mut whole = row.clone();
+    if let Some(job) = Job::read_load(store, &row.jid)? {
+        whole.take_load(&job.load, usize::MAX);
+    }
+    Ok(Cow::Owned(whole))
+}

@@ -1,0 +1,94 @@
+//! Links between jobs and the jobs that started them.
+//!
+//! # The rule
+//!
+//! Salt's own references, observed on masters of 3006.28 and 3008.3 (`salt/states/saltmod.py`, `salt/modules/saltutil.py`):
+//!
+//! - An orchestration names the jobs that it started: each state of its result has the job's id in `__jid__`, for jobs
+//!   of minions (`salt.state`, `salt.function`), of a runner or of a wheel. So they are known after its end.
+//!   `salt.parallel_runners` names none.
+//! - A nested orchestration names the outer one from its start: `orchestration_jid` in the arguments of
+//!   `salt/run/<jid>/new`. In the outermost one this is its own jid.
+//!
+//! Other runners (`salt.execute`), `publish`, and the reactor leave no reference, and batches of 3006 are independent jobs;
+//! such jobs have no links.
+
+use super::job::Job;
+use super::states::state_rows;
+use crate::base::clock::Micros;
+use crate::base::limits::{LINK_JOBS_SEEN, LINK_RUNS_READ, LINK_SPAN};
+use crate::model::{JidKey, Kind};
+use crate::store::{Store, StoreError, StoredEntry};
+use crate::wire::call::id_text;
+use crate::wire::msgpack::{self, as_text};
+
+/// A job started by another one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Child {
+    /// The job id.
+    pub jid: String,
+    /// The id of the state that started it.
+    pub id: String,
+    /// The function of that state: `salt.state`, `salt.function`, `salt.runner`, `salt.wheel`.
+    pub fun: String,
+    /// The function that it ran, or the state's name.
+    pub name: String,
+    /// The result of that state.
+    pub result: Option<bool>,
+}
+
+/// The jobs that a job started, in order.
+pub fn children(job: &Job) -> Vec<Child> {
+    let mut found: Vec<Child> = Vec::new();
+    for answer in job.answers.values().filter(|answer| super::answer::needs_body(&answer.entry)) {
+        for row in state_rows(answer) {
+            let Some(jid) = row.job.filter(|jid| !jid.is_empty() && *jid != job.jid) else { continue };
+            if found.iter().any(|known| known.jid == jid) {
+                continue;
+            }
+            let (id, name) = (row.id.to_owned(), row.name.to_owned());
+            found.push(Child { jid: jid.to_owned(), id, name, fun: row.fun.clone(), result: row.result });
+        }
+    }
+    found
+}
+
+/// The outer job, from `fun_args`.
+pub(super) fn parent_in_args(args: Option<&[u8]>, own: &str) -> Option<String> {
+    let named = msgpack::elements(args?).filter_map(|arg| msgpack::get(arg, "orchestration_jid"));
+    named.filter_map(id_text).find(|jid| jid != own)
+}
+
+/// The outer job, from the start or end event of a runner.
+pub(super) fn parent_in_event(entry: &StoredEntry) -> Option<String> {
+    let is_run = entry.kind == Kind::Event && entry.tag.starts_with(b"salt/run/");
+    let args = msgpack::get(&entry.body, "fun_args").filter(|_| is_run);
+    parent_in_args(args, &entry.jid)
+}
+
+/// The job that started this one: named in its own load, or else an orchestration that started at most [`LINK_SPAN`] earlier and
+/// names it. Scans a limited number of jobs.
+pub fn parent(store: &Store, job: &Job) -> Result<Option<String>, StoreError> {
+    if job.parent.is_some() {
+        return Ok(job.parent.clone());
+    }
+    let key = JidKey::of(&job.jid);
+    let Some(started) = key.time() else { return Ok(None) };
+    let span = i64::try_from(LINK_SPAN.as_micros()).unwrap_or(i64::MAX);
+    let oldest = Micros(started.0.saturating_sub(span));
+    let mut read = 0;
+    for (key, row) in store.jobs_before(Some(key), LINK_JOBS_SEEN)? {
+        if key.time().is_none_or(|at| at < oldest) || read == LINK_RUNS_READ {
+            break;
+        }
+        if !as_text(&row.fun).is_some_and(|fun| fun.starts_with("runner.state.")) {
+            continue;
+        }
+        read += 1;
+        let Some(run) = Job::read_load(store, &row.jid)? else { continue };
+        if children(&run).iter().any(|child| child.jid == job.jid) {
+            return Ok(Some(row.jid));
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,76 @@
+//! The progress of a job: changes since an earlier query.
+
+use super::answer::{is_bus_only, needs_body};
+use super::job::Job;
+use crate::base::limits::LIST_ROWS_MAX;
+use crate::model::{Kind, SeqNo};
+use crate::store::{Store, StoreError, StoredEntry};
+use crate::wire::msgpack;
+use crate::wire::salt_event::job_tag;
+
+/// The changes of a job.
+#[derive(Debug, Default)]
+pub struct JobChanges {
+    /// Loads, answers and end: the job assembled from the new entries only. `None` without changes.
+    pub job: Option<Job>,
+    /// States that ran (with `state_events`), and progress reports of runners.
+    pub steps: Vec<ProgressEvent>,
+    /// The runner or wheel has ended, or Salt has reported the job's end time.
+    pub ended: bool,
+    /// The position for the next query.
+    pub next: SeqNo,
+}
+
+/// A progress event of a running job: `salt/job/<jid>/prog/..` or `salt/run/<jid>/progress`.
+#[derive(Debug)]
+pub struct ProgressEvent {
+    /// The event.
+    pub entry: StoredEntry,
+}
+
+impl ProgressEvent {
+    /// Its content: a state's row in Salt's form, or a runner's report.
+    pub fn value(&self) -> &[u8] {
+        let ret = msgpack::get(&self.entry.body, "data").and_then(|data| msgpack::get(data, "ret"));
+        ret.unwrap_or(&self.entry.body)
+    }
+}
+
+/// The changes of a job from `from` on.
+pub fn job_changes(store: &Store, jid: &str, from: SeqNo) -> Result<JobChanges, StoreError> {
+    let upto = store.durable();
+    let about = |entry: &StoredEntry| job_tag(&entry.tag).map_or("", |tag| tag.about).to_owned();
+    let wanted = |e: &StoredEntry| match e.kind {
+        Kind::Return => needs_body(e),
+        Kind::Event => matches!(about(e).as_str(), "prog" | "progress" | "new"),
+        _ => true,
+    };
+    let mut entries = store.job_entries_since(jid, from, wanted)?;
+    entries.truncate(LIST_ROWS_MAX);
+    let mut found = JobChanges { next: from.max(upto), ..JobChanges::default() };
+    if let Some(last) = entries.last() {
+        found.next = if entries.len() == LIST_ROWS_MAX { last.seq.next() } else { upto.max(last.seq.next()) };
+    }
+    // Its load may be older than `from`.
+    let cached = store.job_row(jid)?.is_some_and(|row| row.is_cached_by_salt());
+    let (mut of_job, mut runs) = (Vec::new(), false);
+    for entry in entries {
+        let of_master = ["runner.", "wheel."].iter().any(|kind| entry.fun.starts_with(kind));
+        match (entry.kind, about(&entry).as_str()) {
+            (Kind::Event, "prog" | "progress") => found.steps.push(ProgressEvent { entry }),
+            (Kind::Event, "ret") => runs |= entry.jid == jid,
+            (Kind::Endtime, _) => {
+                found.ended = true;
+                of_job.push(entry);
+            }
+            _ => {
+                runs |= entry.kind == Kind::Return && of_master && !(cached && is_bus_only(&entry));
+                of_job.push(entry);
+            }
+        }
+    }
+    // A `.../ret` without a minion is that of a runner or wheel.
+    found.ended |= runs;
+    found.job = Job::of_part(of_job, cached);
+    Ok(found)
+}

@@ -1,0 +1,190 @@
+//! `saltcellar events`: lists archived events, and fires events onto Salt's bus.
+
+use std::io::Read as _;
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+use rmpv::Value;
+use serde_json::Value as Json;
+
+use crate::api::client::args;
+use crate::cli::ask::{ListCall, Order, Pages};
+use crate::cli::format::fields::Fields as _;
+use crate::cli::format::nested::nested;
+use crate::cli::format::output::show;
+use crate::cli::format::table::{Column, Table};
+use crate::cli::format::when::{TimeRange, short};
+use crate::cli::format::yaml;
+use crate::cli::{Global, ask};
+use crate::wire::json::to_json;
+
+/// Verbs under `events`.
+#[derive(clap::Subcommand)]
+pub(in crate::cli) enum Events {
+    /// List the latest events, newest last
+    List(Filter),
+    /// Fire an event onto Salt's bus
+    Send(Send),
+}
+
+/// Flags of `events send`.
+#[derive(clap::Args)]
+#[command(after_long_help = SEND_EXAMPLES)]
+pub(in crate::cli) struct Send {
+    /// The event's tag
+    tag: String,
+    /// The event's data, a map in JSON or YAML; - reads standard input
+    data: Option<String>,
+    /// Read the data from this file; - reads standard input
+    #[arg(long, value_name = "FILE", conflicts_with = "data")]
+    data_file: Option<PathBuf>,
+    /// Socket directory of the target bus, if the daemon reads several
+    #[arg(long, value_name = "SOCK_DIR")]
+    bus: Option<PathBuf>,
+}
+
+const SEND_EXAMPLES: &str = "\
+The daemon fires the event as `salt-run event.send` does, with the current time as _stamp. All subscribers of \
+the bus see it: reactors, engines, and the archive. Only root and the master's user have the right to fire events. \
+The master does not acknowledge events, so success means that the event was written to the master's socket.
+
+Examples:
+  saltcellar events send my/custom/event
+  saltcellar events send deploy/done '{\"app\": \"shop\", \"version\": \"1.4\"}'
+  saltcellar events send deploy/done 'app: shop'
+  make-report | saltcellar events send report/ready -
+  saltcellar events send deploy/done --data-file done.yaml --bus /var/run/salt/master";
+
+/// Flags of `events list`.
+#[derive(clap::Args, serde::Serialize)]
+#[command(after_long_help = EXAMPLES)]
+pub(in crate::cli) struct Filter {
+    /// Maximum number of events
+    #[arg(long, default_value_t = 20, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    limit: u64,
+    /// List all matching events, newest first
+    #[arg(long, conflicts_with = "limit")]
+    #[serde(skip)]
+    all: bool,
+    /// Only tags that match this glob; * crosses slashes, as in Salt
+    #[arg(long, value_name = "GLOB")]
+    tag: Option<String>,
+    /// Only events of this job
+    #[arg(long)]
+    jid: Option<String>,
+    /// Only events of this minion
+    #[arg(long, value_name = "ID")]
+    minion: Option<String>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    when: TimeRange,
+    /// Only events before this sequence number
+    #[arg(long, value_name = "SEQ")]
+    before: Option<u64>,
+    /// Show each event's data in tables
+    #[arg(long)]
+    #[serde(skip)]
+    data: bool,
+}
+
+const EXAMPLES: &str = "\
+Tables list the newest event last; JSON and --all list it first.
+JSON includes each event's data; docs/WIRE.md lists the fields.
+
+Examples:
+  saltcellar events list
+  saltcellar events list --tag 'salt/job/*/ret/*' --since 10m
+  saltcellar events list --minion web1 --data
+  saltcellar events list --jid 20261121054728123456 --output json
+  saltcellar events list --all --since 2026-11-21 --output jsonl | gzip > events.jsonl.gz";
+
+const LIST_CALL: ListCall =
+    ListCall { call: "events_list", rows: "events", cursor: "seq", operation: "list events" };
+
+pub(in crate::cli) fn run(global: &Global, events: Events) -> anyhow::Result<()> {
+    match events {
+        Events::List(filter) => list(global, filter),
+        Events::Send(event) => send(global, event),
+    }
+}
+
+/// Limit of the data that is read; the daemon's own limit is lower.
+const DATA_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
+fn send(global: &Global, event: Send) -> anyhow::Result<()> {
+    let data = data(&event).context("read the event's data").map_err(BadData)?;
+    let bus = event.bus.map(std::path::absolute).transpose().context("find the bus")?;
+    let pairs = [
+        ("tag", Value::from(event.tag.as_str())),
+        ("data", data),
+        ("bus", bus.map_or(Value::Nil, |bus| Value::from(bus.to_string_lossy().as_ref()))),
+    ];
+    let answer = ask::connect(global)?.call("event_send", args(pairs)).context("fire the event")?;
+    let answer = to_json(&answer);
+    show(global.output, &answer, |out| {
+        Ok(out.line(&format!("fired {} at {}", answer.leaf("tag"), answer.leaf("socket")))?)
+    })
+}
+
+/// The data of an event is unreadable or not a map.
+#[derive(Debug, thiserror::Error)]
+#[error("{0:#}")]
+pub(in crate::cli) struct BadData(anyhow::Error);
+
+fn data(event: &Send) -> anyhow::Result<Value> {
+    let read = |from: &mut dyn std::io::Read| -> anyhow::Result<String> {
+        let mut text = String::new();
+        if from.take(DATA_BYTES_MAX + 1).read_to_string(&mut text)? as u64 > DATA_BYTES_MAX {
+            bail!("more than {DATA_BYTES_MAX} bytes");
+        }
+        Ok(text)
+    };
+    let file = event.data_file.as_deref();
+    let text = match (event.data.as_deref(), file) {
+        (Some("-"), _) => read(&mut std::io::stdin()).context("from standard input")?,
+        (None, Some(path)) if path.as_os_str() == "-" => {
+            read(&mut std::io::stdin()).context("from standard input")?
+        }
+        (None, Some(path)) => {
+            let from = || path.display().to_string();
+            read(&mut std::fs::File::open(path).with_context(from)?).with_context(from)?
+        }
+        (Some(text), _) => text.to_owned(),
+        (None, None) => return Ok(Value::Map(Vec::new())),
+    };
+    match yaml::value(&text)? {
+        Value::Map(pairs) => Ok(Value::Map(pairs)),
+        Value::Nil => Ok(Value::Map(Vec::new())),
+        other => bail!("expected a map such as '{{\"key\": \"value\"}}', found {other}"),
+    }
+}
+
+fn list(global: &Global, mut filter: Filter) -> anyhow::Result<()> {
+    for text in [&mut filter.tag, &mut filter.jid, &mut filter.minion] {
+        text.take_if(|text| text.is_empty());
+    }
+    if filter.all {
+        filter.limit = u64::MAX;
+    }
+    let columns = [
+        Column::right("SEQ"),
+        Column::left("TIME (UTC)"),
+        Column::middle_truncated("TAG"),
+        Column::truncated("MINION").drop_order(2),
+        Column::truncated("FUN").drop_order(1),
+    ];
+    let mut table = Table::new(columns);
+    let order = if filter.all { Order::NewestFirst } else { Order::NewestLast };
+    Pages::new(global, LIST_CALL, &filter)?.print(global.output, order, |out, events| {
+        let rows: Vec<_> = events.iter().map(row).collect();
+        let data = |event: &Json| nested(event.of("data"), 4);
+        Ok(table.print_with(out, &rows, |n| {
+            events.get(n).filter(|_| filter.data).map_or_else(String::new, data)
+        })?)
+    })
+}
+
+fn row(event: &Json) -> Vec<String> {
+    let [seq, tag, minion, fun] = ["seq", "tag", "minion", "fun"].map(|name| event.leaf(name));
+    vec![seq, short(event.of("time")), tag, minion, fun]
+}

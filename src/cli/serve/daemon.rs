@@ -1,0 +1,346 @@
+//! The daemon: builds all parts from a configuration, runs them, and stops them in order.
+//!
+//! ```text
+//! start: store -> appender, committer, sealer, retainer -> buses -> ZeroMQ -> reactor -> socket, HTTPS -> ready
+//! stop:  socket and HTTPS (calls in flight finish) -> buses (memory stored or spilled) -> reactor -> ZeroMQ PULL (messages
+//!        received) -> appender (all answered, synced) -> committer -> sealer -> retainer -> ZeroMQ PUB (all published)
+//!        -> lock released
+//! ```
+//!
+//! # Invariant
+//!
+//! Every accepted entry is stored and acknowledged before the process ends.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+
+use super::{permissions, threads, watchdog, zeromq};
+use crate::api::call::{Ctx, JidMaker, JobWatchers, Rights};
+use crate::api::https;
+use crate::api::socket::serve;
+use crate::base::clock::{Clock, Micros};
+use crate::base::limits::{BUS_GATHER, BUS_GATHER_TO_REACT, DRAIN_TIMEOUT, JOBS_READ_AT_ONCE};
+use crate::base::metrics::Metrics;
+use crate::base::shutdown::Drain;
+use crate::config::Config;
+use crate::ingest::bus::Bus;
+use crate::ingest::fire::Firer;
+use crate::ingest::master_keys::MasterKeys;
+use crate::ingest::policy::Policy;
+use crate::ingest::spill::{BusDependencies, drain_orphaned_spills};
+use crate::model::{JidKey, Kind};
+use crate::reactor::service::ReactorService;
+use crate::store::read::job_summary::rank;
+use crate::store::vfs::{self, Disk};
+use crate::store::{Classes, FreeSpace, Limits, Options, Store};
+use crate::wire::unix_listener::{Listener, ListenerSpec};
+
+/// A running daemon.
+struct Daemon {
+    store: Store,
+    drain: Drain,
+    /// Ends the waits of callers at shutdown.
+    waiting: Drain,
+    stop: watch::Sender<bool>,
+    runtime: tokio::runtime::Runtime,
+    socket: tokio::task::JoinHandle<()>,
+    /// The HTTPS source has its own threads, so that network traffic does not delay the master.
+    https: Option<(tokio::runtime::Runtime, tokio::task::JoinHandle<()>)>,
+    buses: Vec<JoinHandle<()>>,
+    zeromq: Option<zeromq::ZmqSockets>,
+    reactor: Option<ReactorService>,
+    store_threads: Vec<JoinHandle<()>>,
+    signals: UnixSignals,
+}
+
+/// Signal handlers, installed before the sockets open: an unhandled SIGHUP ends a process.
+struct UnixSignals {
+    term: Signal,
+    int: Signal,
+    hup: Signal,
+}
+
+impl UnixSignals {
+    /// Must run inside a tokio runtime.
+    fn listen() -> anyhow::Result<Self> {
+        Ok(Self {
+            term: signal(SignalKind::terminate()).context("listen for SIGTERM")?,
+            int: signal(SignalKind::interrupt()).context("listen for SIGINT")?,
+            hup: signal(SignalKind::hangup()).context("listen for SIGHUP")?,
+        })
+    }
+}
+
+impl Daemon {
+    /// Opens the store and all sources.
+    fn start(config: &Config) -> anyhow::Result<Self> {
+        let clock = Clock::real();
+        let metrics = Arc::new(Metrics::default());
+        let started = clock.now();
+        let holder = format!("pid {} with socket {}", std::process::id(), config.socket.display());
+        let fs = vfs::from_environment().map_err(anyhow::Error::msg)?;
+        let options =
+            Options { metrics: metrics.clone(), fs, ..store_options(config, holder, clock.clone()) };
+        let opened = Store::open(&options).context("open the store")?;
+        permissions::restrict(&config.state_dir, config.umask()).context("restrict the state directory")?;
+        let (store, intake) = (opened.store, opened.intake);
+        let (appender, committer) = (opened.appender, opened.committer);
+        let (sealer, retainer) = (opened.sealer, opened.retainer);
+        let opened_in = Duration::from_micros(u64::try_from(clock.now().0 - started.0).unwrap_or(0));
+        tracing::info!(
+            state_dir = %config.state_dir.display(), next_seq = store.durable().0, ?opened_in, "store open"
+        );
+        let runtime = runtime("sc-api", 16)?;
+        let source = {
+            let _inside = runtime.enter();
+            let spec = ListenerSpec {
+                path: &config.socket,
+                mode: config.socket_mode.0,
+                group: config.socket_group.as_deref(),
+                key: "--socket",
+                group_key: "socket_group",
+            };
+            Listener::open(&spec).context("open the local socket")?
+        };
+        let store_threads = vec![
+            threads::spawn_critical("sc-append", move || appender.run()).context("start the appender")?,
+            threads::spawn_critical("sc-commit", move || committer.run()).context("start the committer")?,
+            threads::spawn_critical("sc-seal", move || sealer.run()).context("start the sealer")?,
+            threads::spawn_critical("sc-retain", move || retainer.run()).context("start the retainer")?,
+        ];
+        let reacts_for = config.reactor.of_whom().map(|(role, path, _)| (role, path));
+        let master_keys = Arc::new(MasterKeys::new(&config.ingest.masters, reacts_for));
+        let policy = Arc::new(Policy::new(
+            &config.ingest.filter,
+            &config.ingest.redact,
+            master_keys.clone(),
+            config.store.entry_bytes_max,
+            clock.clone(),
+            metrics.clone(),
+        ));
+        let drain = Drain::new();
+        let mut watches = Vec::new();
+        let mut buses = Vec::new();
+        let reacts = config.reactor.of_whom().is_some();
+        let followed = store.clone();
+        let deps = BusDependencies {
+            intake: intake.clone(),
+            policy: policy.clone(),
+            spills: config.state_dir.join("spill"),
+            spill_bytes_max: config.ingest.spill_bytes_max,
+            fs: options.fs.clone(),
+            clock: clock.clone(),
+            metrics: metrics.clone(),
+            drain: drain.clone(),
+            gather: if reacts { BUS_GATHER_TO_REACT } else { BUS_GATHER },
+            is_followed: Arc::new(move || reacts || followed.is_followed()),
+        };
+        let (keys, stops) = (master_keys.clone(), drain.clone());
+        let follow_keys = move || keys.follow(&stops);
+        let keys_thread = threads::spawn("sc-keys", follow_keys).context("follow the masters' keys")?;
+        for (n, sock_dir) in config.bus.iter().enumerate() {
+            let bus = Bus::new(n, sock_dir, deps.clone());
+            watches.push(bus.watch());
+            buses.push(
+                threads::spawn(&format!("sc-bus-{n}"), move || bus.run()).context("start a bus source")?,
+            );
+        }
+        let configured = config.bus.clone();
+        let orphaned_spills = move || drain_orphaned_spills(&deps.spills, &configured, &deps);
+        buses.push(threads::spawn("sc-orphans", orphaned_spills).context("drain orphaned spills")?);
+        buses.push(keys_thread);
+        let zeromq = zeromq::ZmqSockets::open(config, &policy, &store, &intake, &clock, &metrics)?;
+        let firer = Arc::new(Firer::new(watches.clone(), clock.clone()));
+        let clean = Arc::new(move |batch| master_keys.clean_batch(batch));
+        let reactor = ReactorService::start(config, &store, &intake, firer.clone(), clean, &clock, &metrics)?;
+        let jids = JidMaker::after(newest_jid(&store, started).context("find the newest job")?);
+        let waiting = Drain::new();
+        let ctx = Arc::new(Ctx {
+            store: store.clone(),
+            clock: clock.clone(),
+            metrics,
+            jids,
+            rights: Rights::new(rustix::process::geteuid().as_raw(), config.socket_peers, watches.clone()),
+            policy,
+            entry_bytes_max: config.store.entry_bytes_max,
+            firer,
+            reactor: reactor.as_ref().map(ReactorService::handle),
+            buses: watches,
+            spools: config.spools.clone(),
+            https: config.https.listen.map(|_| https::HttpsMonitor::default()),
+            zeromq: zeromq.as_ref().map(zeromq::ZmqSockets::watches).unwrap_or_default(),
+            watches: JobWatchers::until(waiting.clone()),
+            started,
+            state_dir: config.state_dir.clone(),
+            socket: config.socket.clone(),
+        });
+        let (stop, stopping) = watch::channel(false);
+        let https = match ctx.https.clone() {
+            None => None,
+            Some(watch) => {
+                let runtime = self::runtime("sc-https", 4)?;
+                let (config, ctx, intake) = (config.https.clone(), ctx.clone(), intake.clone());
+                let served = runtime.spawn(https::serve(config, ctx, intake, watch, stopping.clone()));
+                Some((runtime, served))
+            }
+        };
+        let signals = {
+            let _in = runtime.enter();
+            UnixSignals::listen()?
+        };
+        let socket = runtime.spawn(serve(source, ctx, intake, stopping));
+        tracing::info!(socket = %config.socket.display(), "listening");
+        Ok(Self {
+            store,
+            drain,
+            waiting,
+            stop,
+            runtime,
+            socket,
+            https,
+            buses,
+            zeromq,
+            reactor,
+            store_threads,
+            signals,
+        })
+    }
+
+    /// Waits for SIGTERM or SIGINT, while feeding systemd's watchdog.
+    fn wait_for_signal(&mut self) {
+        let Self { runtime, store, reactor, signals, .. } = self;
+        let seen_s_ago = || store.appender_seen_ago().as_secs();
+        runtime.block_on(async {
+            let reload = async {
+                while signals.hup.recv().await.is_some() {
+                    if let Some(reactor) = &*reactor {
+                        reactor.reload();
+                    }
+                }
+                std::future::pending::<()>().await;
+            };
+            let name = tokio::select! {
+                _ = signals.term.recv() => "SIGTERM",
+                _ = signals.int.recv() => "SIGINT",
+                () = watchdog::feed(seen_s_ago) => "the watchdog ended",
+                () = reload => "SIGHUP",
+            };
+            tracing::info!(signal = name, "shutting down, storing accepted entries first");
+        });
+    }
+
+    /// Stops all parts in order.
+    fn stop(self) {
+        watchdog::stopping();
+        // Ends the process even if a disk hangs; acknowledged entries are durable.
+        let timeout = threads::spawn("sc-giveup", || {
+            std::thread::sleep(DRAIN_TIMEOUT);
+            tracing::error!("shutdown timed out, exiting");
+            std::process::exit(75);
+        });
+        if let Err(error) = timeout {
+            tracing::warn!(%error, "cannot start the shutdown timer, shutdown may take arbitrarily long");
+        }
+        self.waiting.stop();
+        let _ = self.stop.send(true);
+        let _ = self.runtime.block_on(self.socket);
+        if let Some((runtime, served)) = self.https {
+            let _ = runtime.block_on(served);
+            runtime.shutdown_timeout(Duration::from_secs(5));
+        }
+        self.drain.stop();
+        self.buses.into_iter().for_each(threads::join);
+        // After the buses: their last events are in the log, and the next start reacts to them.
+        if let Some(reactor) = self.reactor {
+            reactor.stop();
+        }
+        let zeromq = self.zeromq.map(zeromq::ZmqSockets::stop_pull);
+        // The sources have dropped their senders of `intake`; calls waiting in the runtime hold the others.
+        self.runtime.shutdown_timeout(Duration::from_secs(5));
+        self.store_threads.into_iter().for_each(threads::join);
+        if let Some(publisher) = zeromq {
+            publisher.stop();
+        }
+        tracing::info!("stopped");
+    }
+}
+
+/// A runtime with two named threads for tasks, and `blocking` threads for blocking work.
+fn runtime(name: &str, blocking: usize) -> anyhow::Result<tokio::runtime::Runtime> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(2).max_blocking_threads(blocking).thread_name(name).enable_all();
+    builder.build().context("start a runtime")
+}
+
+/// The options for opening the store of a configuration.
+pub fn store_options(config: &Config, holder: String, clock: Clock) -> Options {
+    let store = &config.store;
+    Options {
+        dir: config.state_dir.clone(),
+        holder,
+        clock,
+        metrics: Arc::default(),
+        limits: Limits {
+            durability: store.durability,
+            segment_bytes_max: store.segment_bytes_max,
+            ..Limits::DEFAULT
+        },
+        classes: Classes::new(&store.classes),
+        free: FreeSpace { low: store.free_bytes_low.bytes(), min: store.free_bytes_min.bytes() },
+        fs: Arc::new(Disk),
+    }
+}
+
+/// The time of the newest jid, at most an hour ahead: the clock may have been set back since that jid was generated. Ahead of the clock only
+/// jobs with a load from the master count, because minions can invent other jids.
+fn newest_jid(store: &Store, now: Micros) -> anyhow::Result<Micros> {
+    const HOUR: i64 = 3_600_000_000;
+    let mut bound = JidKey::from_time(Micros(now.0.saturating_add(HOUR)), None);
+    loop {
+        let jobs = store.jobs_before(Some(bound), JOBS_READ_AT_ONCE)?;
+        for (key, row) in &jobs {
+            let Some(at) = key.time() else { continue };
+            if at <= now || row.rank >= rank(Kind::Load) {
+                return Ok(at);
+            }
+        }
+        match jobs.last() {
+            Some((last, _)) => bound = *last,
+            None => return Ok(Micros::default()),
+        }
+    }
+}
+
+/// Runs the daemon until a signal stops it.
+pub(super) fn run(config: &Config) -> anyhow::Result<()> {
+    raise_file_limit();
+    disable_huge_pages();
+    let mut daemon = Daemon::start(config)?;
+    watchdog::ready(config);
+    daemon.wait_for_signal();
+    daemon.stop();
+    Ok(())
+}
+
+/// Disables transparent huge pages. The daemon allocates and frees many tables and buffers, and a huge page stays resident while any byte of
+/// it is in use: they cost 55 MB without a gain (docs/decisions/huge-pages.md).
+pub(in crate::cli) fn disable_huge_pages() {
+    if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
+        tracing::debug!(%error, "cannot disable transparent huge pages");
+    }
+}
+
+/// Each peer needs a file descriptor; the soft limit of 1,024 exists for programs that use select(2).
+fn raise_file_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!(%error, "cannot raise the limit of open files");
+    }
+}

@@ -1,0 +1,51 @@
+//! `saltcellar serve`: the daemon in the foreground.
+
+mod daemon;
+mod fire;
+mod logs;
+mod permissions;
+mod threads;
+mod watchdog;
+mod zeromq;
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+
+pub(super) use self::daemon::disable_huge_pages;
+pub use self::daemon::store_options;
+use super::Global;
+use crate::config::{CliOverrides, Config, Environment};
+
+/// Flags of `serve`.
+#[derive(clap::Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(super) struct Args {
+    /// Archive the event bus in this Salt socket directory; may be repeated
+    #[arg(long, value_name = "SOCK_DIR")]
+    bus: Vec<PathBuf>,
+    /// Log level: off, error, warn, info, debug, trace, or a filter [env: SALTCELLAR_LOG]
+    #[arg(long, value_name = "LEVEL")]
+    log_level: Option<String>,
+}
+
+const EXAMPLES: &str = "\
+Runs until SIGTERM or Ctrl-C, then stores all received events and exits.
+No configuration is required. The daemon of root keeps its state in /var/lib/saltcellar and listens on \
+/run/saltcellar/saltcellar.sock; the daemon of another user uses directories of that user.
+
+Examples:
+  saltcellar serve
+  saltcellar serve --bus /var/run/salt/master
+  saltcellar serve --state-dir /tmp/sc --socket /tmp/sc.sock --log-level debug
+  saltcellar serve --config /etc/saltcellar/saltcellar.yaml
+
+See also: saltcellar check";
+
+pub(super) fn run(global: &Global, args: Args) -> anyhow::Result<()> {
+    let overrides = CliOverrides { bus: args.bus, log_level: args.log_level, ..global.overrides() };
+    let config = Config::load(&overrides, &Environment::of_process()).context("read the configuration")?;
+    super::restrict_umask(config.umask());
+    logs::start(&config.log);
+    daemon::run(&config)
+}

@@ -1,0 +1,131 @@
+//! The JSON form of values in conformance cases.
+//!
+//! Types that JSON lacks are objects with one key that begins with `$`: `{"$tuple": [..]}`, `{"$bytes": base64}`, `{"$int": "digits"}` from
+//! 2^53 on, `{"$float": "repr"}` for whole floats, `inf` and `nan`, `{"$set": [..]}`, `{"$map": [[key, value], ..]}` for keys that are not
+//! text or begin with `$`. A number without a decimal point is an integer.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde_json::Value as Json;
+
+use crate::wire::python::value::Key;
+use crate::wire::python::{Map, Value};
+
+/// Larger integers are not exact in all JSON parsers.
+const EXACT: u64 = 1 << 53;
+
+/// The JSON form.
+pub fn encode(value: &Value) -> Json {
+    match value {
+        Value::Null => Json::Null,
+        Value::Bool(flag) => Json::Bool(*flag),
+        Value::Int(int) if int.unsigned_abs() < EXACT => Json::from(*int),
+        Value::Int(int) => tagged("$int", Json::from(int.to_string())),
+        Value::BigInt(digits) => tagged("$int", Json::from(digits.as_str())),
+        Value::Float(float) if float.is_finite() && float.fract() != 0.0 => Json::from(*float),
+        Value::Float(_) => tagged("$float", Json::from(value.python_repr())),
+        Value::Str(text) => Json::from(text.as_str()),
+        Value::Bytes(bytes) => tagged("$bytes", Json::from(BASE64.encode(bytes))),
+        Value::List(items) => items.iter().map(encode).collect(),
+        Value::Tuple(items) => tagged("$tuple", items.iter().map(encode).collect()),
+        Value::Set(items) => tagged("$set", items.iter().map(encode).collect()),
+        Value::Map(map) => encode_map(map),
+    }
+}
+
+/// The JSON form of a mapping.
+pub fn encode_map(map: &Map) -> Json {
+    let plain = map.keys().all(|key| key.as_str().is_some_and(|text| !text.starts_with('$')));
+    if !plain {
+        return tagged(
+            "$map",
+            map.iter().map(|(key, value)| Json::from(vec![encode(&key.0), encode(value)])).collect(),
+        );
+    }
+    Json::Object(
+        map.iter().filter_map(|(key, value)| Some((key.as_str()?.to_owned(), encode(value)))).collect(),
+    )
+}
+
+fn tagged(tag: &str, value: Json) -> Json {
+    Json::Object(serde_json::Map::from_iter([(tag.to_owned(), value)]))
+}
+
+/// Parses the JSON form. An object with another `$` key stays an object.
+pub fn decode(json: &Json) -> Value {
+    match json {
+        Json::Null => Value::Null,
+        Json::Bool(flag) => Value::Bool(*flag),
+        Json::Number(number) => match (number.as_i64(), number.as_f64()) {
+            (Some(int), _) => Value::Int(int),
+            // Beyond i64 only integers of u64 lack a decimal point.
+            (None, _) if number.is_u64() => Value::BigInt(number.to_string()),
+            (None, float) => Value::Float(float.unwrap_or(f64::NAN)),
+        },
+        Json::String(text) => Value::Str(text.clone()),
+        Json::Array(items) => Value::List(items.iter().map(decode).collect()),
+        Json::Object(object) => decode_object(object),
+    }
+}
+
+fn decode_object(object: &serde_json::Map<String, Json>) -> Value {
+    let only = (object.len() == 1).then(|| object.iter().next()).flatten();
+    if let Some((tag, inner)) = only
+        && let Some(value) = decode_tagged(tag, inner)
+    {
+        return value;
+    }
+    Value::Map(object.iter().map(|(key, value)| (Key::from(key.as_str()), decode(value))).collect())
+}
+
+fn decode_tagged(tag: &str, inner: &Json) -> Option<Value> {
+    let items = || -> Option<Vec<Value>> { Some(inner.as_array()?.iter().map(decode).collect()) };
+    Some(match tag {
+        "$bytes" => Value::Bytes(BASE64.decode(inner.as_str()?).ok()?),
+        "$int" => {
+            let digits = inner.as_str()?;
+            digits.parse().map_or_else(|_| Value::BigInt(digits.to_owned()), Value::Int)
+        }
+        "$float" => Value::Float(inner.as_str()?.parse().ok()?),
+        "$tuple" => Value::Tuple(items()?),
+        "$set" => Value::Set(items()?),
+        "$map" => {
+            let mut map = Map::new();
+            for pair in inner.as_array()? {
+                let [key, value] = pair.as_array()?.as_slice() else { return None };
+                map.insert(Key(decode(key)), decode(value));
+            }
+            Value::Map(map)
+        }
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_that_json_lacks_survive_a_round_trip() {
+        for text in [
+            r#"{"a":[1,2.5,"x",null,true]}"#,
+            r#"{"$map":[[5,["a"]],[null,1]]}"#,
+            r#"{"$map":[["$a",1]]}"#,
+            r#"{"$int":"20300101000000000000"}"#,
+            r#"{"$int":"9007199254740992"}"#,
+            r#"{"$float":"2.0"}"#,
+            r#"{"$float":"1e+300"}"#,
+            r#"{"$float":"-inf"}"#,
+            r#"{"$tuple":[1]}"#,
+            r#"{"$set":["a"]}"#,
+            r#"{"$bytes":"AAE="}"#,
+            r#"{"$other":"function"}"#,
+        ] {
+            let json: Json = serde_json::from_str(text).unwrap();
+            let again = encode(&decode(&json)).to_string();
+            // An object with an unknown `$` key is encoded as a `$map`.
+            let expected = if text.contains("$other") { r#"{"$map":[["$other","function"]]}"# } else { text };
+            assert_eq!(again, expected);
+        }
+    }
+}

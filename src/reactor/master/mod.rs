@@ -1,0 +1,242 @@
+//! A client of a Salt master's request port (`ret_port`, 4506): publishes jobs, starts runners, runs wheel functions.
+//!
+//! A master accepts one msgpack map and answers with one, over a ZeroMQ REQ socket (`salt/channel/server.py`). The key in the master's
+//! cache grants full access, so, as in Salt, the key file's permissions protect the master.
+//!
+//! Requests block the calling thread. Connections are pooled; many threads may send requests concurrently.
+//!
+//! # Invariant
+//!
+//! Every error states what is known of the request: never sent, rejected, or sent with an unknown outcome. Only in the last case
+//! it may have had an effect, and it is never sent again here.
+
+mod answer;
+mod call;
+mod connection;
+mod key;
+pub mod pack;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+pub use answer::Answer;
+pub use call::{Call, Cmd};
+
+use connection::MasterConnection;
+use key::MasterKeyFile;
+
+use crate::base::limits::{MASTER_CONNECT_TIMEOUT, MASTER_CONNECTIONS_KEPT};
+use crate::base::metrics::Metrics;
+
+/// The user name of Salt's own reactor in events of its runners and wheels; Salt's reactor skips such events.
+pub const REACTOR_USER: &str = "Reactor";
+
+/// The address of a master, and the credentials for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MasterAddress {
+    /// Its `interface`, or another name or address of it.
+    pub host: String,
+    /// Its `ret_port`.
+    pub port: u16,
+    /// Its `cachedir`, which contains the key.
+    pub cachedir: PathBuf,
+    /// The user that it runs as.
+    pub user: String,
+}
+
+impl MasterAddress {
+    /// The address to connect to: loopback for a master that listens on all addresses.
+    fn address(&self) -> (&str, u16) {
+        let host = match self.host.as_str() {
+            "0.0.0.0" | "" => "127.0.0.1",
+            "::" | "[::]" => "::1",
+            host => host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host),
+        };
+        (host, self.port)
+    }
+}
+
+impl std::fmt::Display for MasterAddress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (host, port) = self.address();
+        if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
+    }
+}
+
+/// Why a request has no usable answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MasterError {
+    /// Nothing was sent: retry when the master is reachable.
+    #[error("no Salt master answers at {place}: {why}")]
+    Unreachable {
+        /// The master's address.
+        place: String,
+        /// The reason.
+        why: String,
+    },
+    /// The master rejects the key, which is read again for the next request.
+    #[error("the master at {place} rejects the key in {path}: {why}")]
+    Unauthenticated {
+        /// The master's address.
+        place: String,
+        /// The key file.
+        path: String,
+        /// The error of the master or of the file system.
+        why: String,
+    },
+    /// The master failed temporarily and did nothing; retry later.
+    #[error("the master at {place} failed temporarily: {why}")]
+    Retry {
+        /// The master's address.
+        place: String,
+        /// The master's message.
+        why: String,
+    },
+    /// The request was sent, but no usable answer arrived: it may have been carried out.
+    #[error("no usable answer from the master at {place}, the request may have been carried out: {why}")]
+    NoAnswer {
+        /// The master's address.
+        place: String,
+        /// The reason.
+        why: String,
+    },
+    /// The master rejected the request; a retry is useless.
+    #[error("the master at {place} rejected the request: {why}")]
+    Refused {
+        /// The master's address.
+        place: String,
+        /// The master's message.
+        why: String,
+    },
+}
+
+impl MasterError {
+    /// Whether the request certainly had no effect, so that a repetition is safe.
+    pub fn was_not_done(&self) -> bool {
+        !matches!(self, Self::NoAnswer { .. })
+    }
+}
+
+/// A master.
+pub struct Master {
+    place: MasterAddress,
+    key: MasterKeyFile,
+    idle: Mutex<Vec<MasterConnection>>,
+    metrics: Arc<Metrics>,
+    /// The key under which the master rejects the reactor's user name and accepts its own. With another key both are tried again.
+    own_name_only: Mutex<Option<String>>,
+}
+
+impl Master {
+    /// A client that connects on the first request.
+    pub fn new(place: MasterAddress, metrics: Arc<Metrics>) -> Self {
+        let key = MasterKeyFile::of(&place);
+        Self { place, key, idle: Mutex::default(), metrics, own_name_only: Mutex::default() }
+    }
+
+    /// The master's address.
+    pub fn place(&self) -> &MasterAddress {
+        &self.place
+    }
+
+    /// The master's key, which requests such as `reactor.list` contain.
+    pub fn key(&self) -> Result<String, MasterError> {
+        self.key.text(false)
+    }
+
+    /// Sends a request and waits for the answer, up to `timeout`. `jid` is the jid of a published job.
+    ///
+    /// If the master rejects the key, it is read again once: 3006 creates a new one at each start.
+    pub fn ask(&self, call: &Call, jid: &str, timeout: Duration) -> Result<Answer, MasterError> {
+        let until = Instant::now() + timeout;
+        // With the key of root or salt, runners and wheels may be called under any user name (`authenticate_key` in
+        // `salt/auth`). Their events carry that name, so that reactors skip them.
+        let may_be_reactor = call.cmd != Cmd::Publish && matches!(self.place.user.as_str(), "root" | "salt");
+        let mut anew = false;
+        // The key as it is on disk, under which the master rejected the reactor's name.
+        let mut rejected: Option<String> = None;
+        loop {
+            let key = match &rejected {
+                Some(key) => key.clone(),
+                None => self.key.text(anew)?,
+            };
+            let as_reactor = may_be_reactor && rejected.is_none() && !self.is_own_name_only(&key);
+            let user = if as_reactor { REACTOR_USER } else { &self.place.user };
+            let request = call.request(&key, user, jid);
+            self.metrics.master_requests.add(1);
+            let reply = self.exchange(&request, until);
+            let outcome =
+                reply.and_then(|reply| answer::read(call.cmd, &reply, &self.place, self.key.path()));
+            match outcome {
+                Err(MasterError::Unauthenticated { .. }) if !anew => anew = true,
+                // Either the key is wrong or the name is; the master's own name shows which.
+                Err(MasterError::Unauthenticated { .. }) if as_reactor => rejected = Some(key),
+                outcome => {
+                    match (&outcome, rejected) {
+                        (Ok(_), Some(key)) => self.use_own_name_only(key),
+                        (Ok(_), None) => {}
+                        (Err(_), _) => self.metrics.master_requests_failed.add(1),
+                    }
+                    return outcome;
+                }
+            }
+        }
+    }
+
+    /// True if the master rejected the reactor's name under this key and accepted its own.
+    fn is_own_name_only(&self, key: &str) -> bool {
+        self.own_name_only.lock().as_deref() == Some(key)
+    }
+
+    fn use_own_name_only(&self, key: String) {
+        tracing::warn!(
+            place = %self.place, user = %self.place.user,
+            "the master accepts runners and wheels under its own user's name only; their events do not show that they are reactions"
+        );
+        *self.own_name_only.lock() = Some(key);
+    }
+
+    /// Ensures that a connection is open, without sending a request.
+    pub fn reach(&self) -> Result<(), MasterError> {
+        let connection = self.connected(Instant::now() + MASTER_CONNECT_TIMEOUT)?;
+        self.keep(connection);
+        Ok(())
+    }
+
+    fn exchange(&self, request: &[u8], until: Instant) -> Result<Vec<u8>, MasterError> {
+        let mut connection = self.connected(until)?;
+        let reply = connection.exchange(request, until)?;
+        self.keep(connection);
+        Ok(reply)
+    }
+
+    /// A pooled connection, or a new one.
+    fn connected(&self, until: Instant) -> Result<MasterConnection, MasterError> {
+        let kept = loop {
+            // The most recently used one is the most likely to be alive.
+            match self.idle.lock().pop() {
+                Some(connection) if !connection.is_quiet() => {}
+                kept => break kept,
+            }
+        };
+        if let Some(connection) = kept {
+            return Ok(connection);
+        }
+        let timeout = MASTER_CONNECT_TIMEOUT.min(until.saturating_duration_since(Instant::now()));
+        self.metrics.master_connects.add(1);
+        MasterConnection::open(&self.place, Instant::now() + timeout)
+    }
+
+    fn keep(&self, connection: MasterConnection) {
+        let mut idle = self.idle.lock();
+        if idle.len() < MASTER_CONNECTIONS_KEPT {
+            idle.push(connection);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

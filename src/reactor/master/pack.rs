@@ -1,0 +1,98 @@
+//! Conversion of values to and from msgpack, like Salt's own serializer (`salt/payload.py`).
+
+use crate::base::limits::MSGPACK_DEPTH_MAX;
+use crate::wire::msgpack::{Head, Reader, Writer};
+use crate::wire::python::value::{Key, Map, Value};
+
+/// Appends a value. As in Salt, sets and tuples become lists, and integers beyond msgpack's range become text.
+pub fn put(w: &mut Writer, value: &Value) {
+    match value {
+        Value::Null => w.nil(),
+        Value::Bool(b) => w.bool(*b),
+        Value::Int(i) => w.int(*i),
+        Value::BigInt(digits) => match digits.parse() {
+            Ok(n) => w.uint(n),
+            Err(_) => w.str(digits),
+        },
+        Value::Float(f) => w.float(*f),
+        Value::Str(text) => w.str(text),
+        Value::Bytes(bytes) => w.bin(bytes),
+        Value::List(items) | Value::Tuple(items) | Value::Set(items) => {
+            w.array(items.len());
+            for item in items {
+                put(w, item);
+            }
+            w
+        }
+        Value::Map(map) => {
+            w.map(map.len());
+            for (key, value) in map {
+                put(w, &key.0);
+                put(w, value);
+            }
+            w
+        }
+    };
+}
+
+/// Encodes a value.
+pub fn packed(value: &Value) -> Vec<u8> {
+    let mut w = Writer::new();
+    put(&mut w, value);
+    w.into_bytes()
+}
+
+/// Decodes a value; `None` for malformed msgpack, or nesting beyond [`MSGPACK_DEPTH_MAX`].
+pub fn unpacked(bytes: &[u8]) -> Option<Value> {
+    read(&mut Reader::new(bytes), MSGPACK_DEPTH_MAX)
+}
+
+fn read(reader: &mut Reader<'_>, depth: usize) -> Option<Value> {
+    let depth = depth.checked_sub(1)?;
+    let text = |bytes: &[u8]| match std::str::from_utf8(bytes) {
+        Ok(text) => Value::Str(text.to_owned()),
+        Err(_) => Value::Bytes(bytes.to_vec()),
+    };
+    let mut look = *reader;
+    Some(match look.head().ok()? {
+        Head::Str(_) | Head::Bin(_) => {
+            let is_text = matches!(look_head(reader)?, Head::Str(_));
+            let bytes = reader.bytes().ok()?;
+            if is_text { text(bytes) } else { Value::Bytes(bytes.to_vec()) }
+        }
+        Head::Array(len) => {
+            *reader = look;
+            // Grows with the actual data, not with the announced length.
+            let mut items = Vec::new();
+            for _ in 0..len {
+                items.push(read(reader, depth)?);
+            }
+            Value::List(items)
+        }
+        Head::Map(len) => {
+            *reader = look;
+            let mut map = Map::new();
+            for _ in 0..len {
+                let key = read(reader, depth)?;
+                map.insert(Key(key), read(reader, depth)?);
+            }
+            Value::Map(map)
+        }
+        Head::Ext(..) => text(reader.value().ok()?),
+        scalar => {
+            *reader = look;
+            match scalar {
+                Head::Bool(b) => Value::Bool(b),
+                Head::Int(i) => Value::Int(i),
+                Head::Big(n) => Value::BigInt(n.to_string()),
+                Head::Float(f) => Value::Float(f),
+                _ => Value::Null,
+            }
+        }
+    })
+}
+
+fn look_head(reader: &Reader<'_>) -> Option<Head> {
+    let mut look = *reader;
+    look.head().ok()
+}

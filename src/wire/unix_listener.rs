@@ -1,0 +1,556 @@
+//! Unix socket listeners: the socket's file and directory, the connection limit, and counters.
+//!
+//! The socket's mode controls who can connect. Its directory is the second barrier, and the only protection of the socket's *name*: a
+//! user with write access to it can replace the socket and impersonate the daemon.
+//!
+//! A live socket, or a file that is not a socket, is never removed. The stale socket of a killed daemon
+//! is removed. New directories are closed to others.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::net::{UnixListener, UnixSocket, UnixStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::{sleep, timeout};
+
+use crate::base::limits::{LISTEN_BACKLOG, PEER_TIMEOUT};
+
+/// The reason why a socket could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// Another process listens on it.
+    #[error("another daemon listens on {}: stop it first, or set a different {key}", path.display())]
+    InUse {
+        /// The path of the socket.
+        path: PathBuf,
+        /// Its configuration key.
+        key: &'static str,
+    },
+    /// The path is a file of another kind, which is kept.
+    #[error("{} exists and is not a socket: move it away, or set a different {key}", path.display())]
+    NotASocket {
+        /// The path.
+        path: PathBuf,
+        /// Its configuration key.
+        key: &'static str,
+    },
+    /// The operating system reported an error.
+    #[error("{action} {}: {why}", path.display())]
+    Io {
+        /// The failed action, verb first.
+        action: &'static str,
+        /// The affected path.
+        path: PathBuf,
+        /// The error.
+        why: io::Error,
+    },
+    /// Another user could replace the socket.
+    #[error("{0}")]
+    Unsafe(DirectoryProblem),
+    /// The group does not exist on this machine.
+    #[error("{key}: there is no group `{name}` on this machine")]
+    NoGroup {
+        /// The group's name.
+        name: String,
+        /// Its configuration key.
+        key: &'static str,
+    },
+}
+
+/// A bound and listening socket, whose file is removed on drop.
+pub struct Listener {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+/// Path, permissions and group of a socket, and their configuration keys.
+#[derive(Debug, Clone, Copy)]
+pub struct ListenerSpec<'a> {
+    /// The path of the socket.
+    pub path: &'a Path,
+    /// Its permission bits.
+    pub mode: u32,
+    /// Its group; none keeps the daemon's own.
+    pub group: Option<&'a str>,
+    /// The configuration key of the path.
+    pub key: &'static str,
+    /// The configuration key of the group.
+    pub group_key: &'static str,
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+impl Listener {
+    /// Binds the socket, and creates its directory if needed. Requires a tokio runtime.
+    pub fn open(spec: &ListenerSpec<'_>) -> Result<Self, SocketError> {
+        let ListenerSpec { path, mode, group, key, group_key } = *spec;
+        let io = |action: &'static str, path: &Path| {
+            let path = path.to_owned();
+            move |why| SocketError::Io { action, path, why }
+        };
+        let gid = group
+            .map(|name| {
+                group_id(name).ok_or_else(|| SocketError::NoGroup { name: name.to_owned(), key: group_key })
+            })
+            .transpose()?;
+        let parent = path.parent().unwrap_or(Path::new("/"));
+        if !parent.is_dir() {
+            make_dirs(parent, mode).map_err(io("create the directory", parent))?;
+            if gid.is_some() {
+                std::os::unix::fs::chown(parent, None, gid).map_err(io("change the group of", parent))?;
+            }
+        }
+        let uid = rustix::process::geteuid().as_raw();
+        let inspecting = || io("inspect the directory", parent);
+        let above = parent_problems(parent, "the socket's directory", uid).map_err(inspecting())?;
+        let own = directory_problems(parent, uid, mode, gid).map_err(inspecting())?;
+        for problem in own.into_iter().chain(above) {
+            if problem.fatal {
+                return Err(SocketError::Unsafe(problem));
+            }
+            tracing::warn!("{problem}");
+        }
+        match fs::symlink_metadata(path) {
+            Ok(found) if !found.file_type().is_socket() => {
+                return Err(SocketError::NotASocket { path: path.to_owned(), key });
+            }
+            Ok(_) if std::os::unix::net::UnixStream::connect(path).is_ok() => {
+                return Err(SocketError::InUse { path: path.to_owned(), key });
+            }
+            // No listener: the socket is stale, left by a killed daemon.
+            Ok(_) => fs::remove_file(path).map_err(io("remove the stale socket", path))?,
+            Err(_) => {}
+        }
+        let listener = bind_closed(path).map_err(io("bind", path))?;
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(io("set the mode of", path))?;
+        if gid.is_some() {
+            std::os::unix::fs::chown(path, None, gid).map_err(io("change the group of", path))?;
+        }
+        Ok(Self { listener, path: path.to_owned() })
+    }
+
+    /// Accepts peers until `stop` turns true and passes each to `handle`, at most `permits_max` at once; further ones go to
+    /// `reject`. The socket is removed first; returns when all peers are done, or after [`PEER_TIMEOUT`].
+    pub async fn serve<F>(
+        self,
+        permits_max: usize,
+        mut stop: watch::Receiver<bool>,
+        reject: impl Fn(UnixStream),
+        handle: impl Fn(UnixStream) -> F,
+    ) where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let permits = Arc::new(Semaphore::new(permits_max));
+        loop {
+            let accepted = tokio::select! {
+                accepted = self.listener.accept() => accepted,
+                _ = stop.wait_for(|stop| *stop) => break,
+            };
+            match accepted {
+                Ok((stream, _)) => {
+                    let Ok(permit) = permits.clone().try_acquire_owned() else {
+                        reject(stream);
+                        continue;
+                    };
+                    let handled = handle(stream);
+                    tokio::spawn(async move {
+                        handled.await;
+                        drop(permit);
+                    });
+                }
+                Err(error) => {
+                    // Most likely out of file descriptors: connections that end release some.
+                    tracing::warn!(socket = %self.path.display(), %error, "cannot accept a connection, retrying");
+                    sleep(Duration::from_millis(50)).await;
+                }
+            }
+        }
+        drop(self);
+        // All permits are free once every connection has ended.
+        let all = u32::try_from(permits_max).unwrap_or(u32::MAX);
+        let _ = timeout(PEER_TIMEOUT, permits.acquire_many(all)).await;
+    }
+}
+
+/// Binds and listens with mode 0600. Linux takes the mode from the unbound socket, so access depends neither on the umask, which
+/// is shared by all threads, nor on the time between two calls.
+fn bind_closed(path: &Path) -> io::Result<UnixListener> {
+    let socket = UnixSocket::new_stream()?;
+    rustix::fs::fchmod(&socket, rustix::fs::Mode::from_raw_mode(0o600))?;
+    socket.bind(path)?;
+    socket.listen(LISTEN_BACKLOG)
+}
+
+/// Creates a directory and its parents: mode 0750 if the socket's mode admits a group or others, otherwise 0700. The umask is
+/// ignored, because it is meant for the store's files.
+fn make_dirs(dir: &Path, socket_mode: u32) -> io::Result<()> {
+    if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty() && !parent.is_dir()) {
+        make_dirs(parent, socket_mode)?;
+    }
+    let mode = if socket_mode & 0o066 == 0 { 0o700 } else { 0o750 };
+    match fs::DirBuilder::new().mode(0o700).create(dir) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => Ok(()),
+        made => made.and_then(|()| fs::set_permissions(dir, fs::Permissions::from_mode(mode))),
+    }
+}
+
+/// An insecure property of a directory of a socket, with the remedy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DirectoryProblem {
+    /// Whether another user could impersonate the daemon.
+    pub fatal: bool,
+    message: String,
+}
+
+impl std::fmt::Display for DirectoryProblem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+/// The problems of a directory with a socket of the given user, mode and group.
+pub fn directory_problems(
+    dir: &Path,
+    uid: u32,
+    mode: u32,
+    gid: Option<u32>,
+) -> io::Result<Vec<DirectoryProblem>> {
+    let found = fs::metadata(dir)?;
+    Ok(check_directory(&dir.display().to_string(), &Directory::of(&found), uid, mode, gid))
+}
+
+/// The problems of the parents of `dir`, which messages call `what`: a user with write access to a parent can replace
+/// the directory.
+pub fn parent_problems(dir: &Path, what: &str, uid: u32) -> io::Result<Vec<DirectoryProblem>> {
+    // The parents of the given path and of the real one: a link can be replaced as well as a directory.
+    let (named, real) = (std::path::absolute(dir)?, dir.canonicalize()?);
+    let mut seen = Vec::new();
+    let mut problems = Vec::new();
+    for parent in named.ancestors().skip(1).chain(real.ancestors().skip(1)) {
+        let found = fs::metadata(parent)?;
+        let id = (found.dev(), found.ino());
+        if !seen.contains(&id) {
+            seen.push(id);
+            let names = (parent.display().to_string(), format!("{what} {}", dir.display()));
+            problems.extend(check_parent((&names.0, &names.1), &Directory::of(&found), uid));
+        }
+    }
+    Ok(problems)
+}
+
+fn check_parent((name, of): (&str, &str), dir: &Directory, uid: u32) -> Vec<DirectoryProblem> {
+    let &Directory { uid: owner, gid, mode } = dir;
+    let mut problems = Vec::new();
+    let mut report = |fatal, message| problems.push(DirectoryProblem { fatal, message });
+    // In a sticky directory only the owners can rename or remove files.
+    let sticky = mode & 0o1000 != 0;
+    if owner != 0 && owner != uid {
+        report(false, format!("{name} belongs to uid {owner}, who can replace {of}: `chown root {name}`"));
+    }
+    if mode & 0o002 != 0 && !sticky {
+        report(
+            true,
+            format!("anyone can write to {name} (mode {mode:04o}) and replace {of}: `chmod o-w {name}`"),
+        );
+    }
+    if mode & 0o020 != 0 && !sticky {
+        report(
+            false,
+            format!("members of group {gid} can write to {name} and replace {of}: `chmod g-w {name}`"),
+        );
+    }
+    problems
+}
+
+/// The relevant metadata of a directory.
+struct Directory {
+    uid: u32,
+    gid: u32,
+    mode: u32,
+}
+
+impl Directory {
+    fn of(found: &fs::Metadata) -> Self {
+        Self { uid: found.uid(), gid: found.gid(), mode: found.mode() & 0o7777 }
+    }
+}
+
+fn check_directory(
+    name: &str,
+    dir: &Directory,
+    uid: u32,
+    socket_mode: u32,
+    gid: Option<u32>,
+) -> Vec<DirectoryProblem> {
+    let &Directory { uid: owner, gid: own_gid, mode } = dir;
+    let mut problems = Vec::new();
+    let mut report = |fatal, message| problems.push(DirectoryProblem { fatal, message });
+    let sticky = mode & 0o1000 != 0;
+    if owner != 0 && owner != uid {
+        report(
+            true,
+            format!(
+                "the socket's directory {name} belongs to uid {owner}, who can replace the socket: \
+                `chown root {name}`, or move the socket elsewhere"
+            ),
+        );
+    }
+    if mode & 0o002 != 0 && !sticky {
+        report(
+            true,
+            format!(
+                "anyone can write to the socket's directory {name} (mode {mode:04o}) and replace the \
+                socket: `chmod o-rwx {name}`, or move the socket elsewhere"
+            ),
+        );
+    } else if mode & 0o001 != 0 && socket_mode & 0o006 == 0 {
+        report(
+            false,
+            format!(
+                "anyone can enter the socket's directory {name} (mode {mode:04o}), so that only the socket's own mode \
+                protects it: `chmod o-rwx {name}`"
+            ),
+        );
+    }
+    if mode & 0o020 != 0 && !sticky {
+        report(
+            false,
+            format!(
+                "members of group {own_gid} can write to the socket's directory {name} and replace the \
+                socket: `chmod g-w {name}`"
+            ),
+        );
+    }
+    if let Some(gid) = gid
+        && mode & 0o001 == 0
+        && (own_gid != gid || mode & 0o010 == 0)
+    {
+        report(
+            false,
+            format!(
+                "members of the socket's group {gid} cannot enter its directory {name}: `chgrp {gid} {name}` and \
+                 `chmod g+x {name}`"
+            ),
+        );
+    }
+    problems
+}
+
+/// The id of a group, from `/etc/group`.
+pub fn group_id(name: &str) -> Option<u32> {
+    let groups = fs::read_to_string("/etc/group").ok()?;
+    groups.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok())?
+    })
+}
+
+/// The name of a user, from `/etc/passwd`; the uid if it has none.
+pub fn user_name(uid: u32) -> String {
+    let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let name = users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)?.parse() == Ok(uid)).then(|| name.to_owned())
+    });
+    name.unwrap_or_else(|| uid.to_string())
+}
+
+/// The status of a ZeroMQ socket for `saltcellar status`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SocketStatus {
+    /// `pull` or `pub`.
+    pub name: &'static str,
+    /// The path of its socket.
+    pub path: PathBuf,
+    /// Open connections.
+    pub peers: u64,
+    /// Events received, or sent: once per subscriber.
+    pub events: u64,
+    /// Events not received, or not sent because a subscriber was slow.
+    pub dropped: u64,
+}
+
+#[derive(Debug)]
+struct Counters {
+    name: &'static str,
+    path: PathBuf,
+    peers: AtomicU64,
+    events: AtomicU64,
+    dropped: AtomicU64,
+}
+
+/// The live counters behind a [`SocketStatus`].
+#[derive(Debug, Clone)]
+pub struct SocketStats(Arc<Counters>);
+impl SocketStats {
+    /// Counters at zero for the source `name`.
+    pub fn new(name: &'static str, path: &Path) -> Self {
+        let count = AtomicU64::default;
+        Self(Arc::new(Counters {
+            name,
+            path: path.to_owned(),
+            peers: count(),
+            events: count(),
+            dropped: count(),
+        }))
+    }
+
+    /// A snapshot.
+    pub fn status(&self) -> SocketStatus {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        SocketStatus {
+            name: self.0.name,
+            path: self.0.path.clone(),
+            peers: read(&self.0.peers),
+            events: read(&self.0.events),
+            dropped: read(&self.0.dropped),
+        }
+    }
+
+    /// Counts events received or sent.
+    pub fn count(&self, events: u64) {
+        self.0.events.fetch_add(events, Ordering::Relaxed);
+    }
+
+    /// Counts events lost or dropped.
+    pub fn drop_events(&self, events: u64) {
+        self.0.dropped.fetch_add(events, Ordering::Relaxed);
+    }
+
+    /// The source's name.
+    pub fn name(&self) -> &'static str {
+        self.0.name
+    }
+
+    /// Counts a connection until the permit is dropped.
+    pub fn enter(&self) -> ConnectionPermit {
+        self.0.peers.fetch_add(1, Ordering::Relaxed);
+        ConnectionPermit(self.clone())
+    }
+}
+
+/// One open connection.
+pub struct ConnectionPermit(SocketStats);
+
+impl Drop for ConnectionPermit {
+    fn drop(&mut self) {
+        self.0.0.peers.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(
+        dir: (u32, u32, u32),
+        uid: u32,
+        socket_mode: u32,
+        gid: Option<u32>,
+    ) -> Vec<(bool, &'static str)> {
+        let (owner, group, mode) = dir;
+        let phrases =
+            ["belongs to uid", "anyone can write", "anyone can enter", "members of group", "cannot enter"];
+        check_directory("/d", &Directory { uid: owner, gid: group, mode }, uid, socket_mode, gid)
+            .iter()
+            .map(|found| {
+                (found.fatal, *phrases.iter().find(|phrase| found.message.contains(**phrase)).unwrap())
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_directory_that_only_the_daemon_and_the_group_can_enter_is_accepted() {
+        for dir in [(0, 5, 0o750), (0, 5, 0o700), (7, 5, 0o2750)] {
+            assert_eq!(check(dir, 7, 0o660, None), [], "{dir:?}");
+        }
+        assert_eq!(check((0, 5, 0o750), 7, 0o660, Some(5)), []);
+        assert_eq!(check((0, 5, 0o755), 7, 0o666, None), [], "a socket open to everyone");
+    }
+
+    #[test]
+    fn a_parent_that_others_can_write_to_is_reported_unless_it_is_sticky() {
+        let check = |uid, gid, mode| {
+            let dir = Directory { uid, gid, mode };
+            check_parent(("/a", "the state directory /a/b"), &dir, 7)
+                .iter()
+                .map(|found| (found.fatal, found.message.split(' ').next().unwrap_or_default().to_owned()))
+                .collect::<Vec<_>>()
+        };
+        let one = |fatal, word: &str| vec![(fatal, word.to_owned())];
+        for dir in [(0, 0, 0o755), (7, 5, 0o755), (0, 0, 0o1777), (0, 5, 0o1775)] {
+            assert_eq!(check(dir.0, dir.1, dir.2), [], "{dir:?}");
+        }
+        assert_eq!(check(8, 0, 0o755), one(false, "/a"));
+        assert_eq!(check(0, 0, 0o757), one(true, "anyone"));
+        assert_eq!(check(0, 5, 0o775), one(false, "members"));
+        assert_eq!(
+            check(8, 0, 0o1777),
+            one(false, "/a"),
+            "the owner of a sticky directory can rename all in it"
+        );
+    }
+
+    #[test]
+    fn all_parents_on_both_ends_of_a_link_are_checked() {
+        let dir = tempfile::tempdir().unwrap();
+        let (open, closed) = (dir.path().join("open"), dir.path().join("closed"));
+        for path in [&open.join("dir"), &closed] {
+            fs::create_dir_all(path).unwrap();
+        }
+        fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
+        std::os::unix::fs::symlink(open.join("dir"), closed.join("link")).unwrap();
+        std::os::unix::fs::symlink(&closed, open.join("link")).unwrap();
+        let uid = rustix::process::geteuid().as_raw();
+        let fatal = |path: &Path| {
+            parent_problems(path, "it", uid).unwrap().iter().filter(|found| found.fatal).count()
+        };
+        for (path, count) in
+            [("open/dir", 1), ("closed", 0), ("closed/link", 1), ("open/link", 1), ("open", 0)]
+        {
+            assert_eq!(fatal(&dir.path().join(path)), count, "{path}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_new_socket_is_closed_to_others_regardless_of_the_umask() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let listener = bind_closed(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        drop(listener);
+    }
+
+    #[test]
+    fn new_directories_admit_the_same_users_as_the_socket() {
+        for (socket_mode, mode) in [(0o660, 0o750), (0o600, 0o700)] {
+            let dir = tempfile::tempdir().unwrap();
+            make_dirs(&dir.path().join("a/b"), socket_mode).unwrap();
+            for made in ["a", "a/b"] {
+                let found = fs::metadata(dir.path().join(made)).unwrap().mode() & 0o777;
+                assert_eq!(found, mode, "{made} for {socket_mode:o}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_possible_impersonation_is_fatal_and_other_access_is_reported() {
+        assert_eq!(check((8, 5, 0o700), 7, 0o660, None), [(true, "belongs to uid")]);
+        assert_eq!(check((0, 5, 0o757), 7, 0o660, None), [(true, "anyone can write")]);
+        assert_eq!(check((0, 5, 0o1777), 7, 0o660, None), [(false, "anyone can enter")]);
+        assert_eq!(check((0, 5, 0o755), 7, 0o660, None), [(false, "anyone can enter")]);
+        assert_eq!(check((0, 5, 0o770), 7, 0o660, None), [(false, "members of group")]);
+        assert_eq!(check((0, 6, 0o750), 7, 0o660, Some(5)), [(false, "cannot enter")]);
+        assert_eq!(check((0, 5, 0o700), 7, 0o660, Some(5)), [(false, "cannot enter")]);
+    }
+}
