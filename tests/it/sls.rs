@@ -266,7 +266,7 @@ fn rendered_files_of_the_cases_give_their_high_data() {
             let mut renders = event["renders"].as_array().unwrap_or(&empty).iter().peekable();
             let references = event["matched"].as_array().unwrap_or(&empty).iter();
             for (reference, expected) in references.zip(event["high"].as_array().unwrap_or(&empty)) {
-                let mut high = Map::new();
+                let mut high = Map::default();
                 let mut seen = 0;
                 let means = |render: &&Json| {
                     refers(reference.as_str().unwrap_or_default(), render["file"].as_str().unwrap())

@@ -97,7 +97,7 @@ const FEW: RenderLimits = RenderLimits { steps: 60_000, bytes: 2 << 20 };
 
 fn engine_with(options: &Value, limits: RenderLimits) -> Engine {
     let options = options.as_map().cloned().unwrap_or_default();
-    let jinja_env = options.get("jinja_env").and_then(|env| env.as_map()).cloned().unwrap_or_else(Map::new);
+    let jinja_env = options.get("jinja_env").and_then(|env| env.as_map()).cloned().unwrap_or_default();
     Engine::new(EngineOptions {
         jinja_env,
         allow_undefined: options.get("allow_undefined").is_some_and(Value::truthy),

@@ -42,7 +42,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let data = decode(&data);
     let Chosen { master, salt, .. } = args.salt.choose(global)?;
     let pipeline = Pipeline::new(&master, salt);
-    let mut rule = Map::new();
+    let mut rule = Map::default();
     rule.insert(Key::from("*"), Value::List(vec![args.file.as_str().into()]));
     pipeline.set_rules(&Value::List(vec![Value::Map(rule)]));
     let outcome = Worker::new(pipeline.into()).react(&args.tag, Body::Value(&data), Detail::Everything);

@@ -58,7 +58,7 @@ impl Reader {
         };
         let mut options = match yaml::load(&text) {
             Ok(Value::Map(map)) => map,
-            Ok(value) if !value.truthy() => Map::new(),
+            Ok(value) if !value.truthy() => Map::default(),
             Ok(_) => {
                 self.note(
                     NoteLevel::Error,
@@ -90,7 +90,7 @@ impl Reader {
         let patterns: Vec<&str> = match include {
             Value::Str(one) if !one.is_empty() => vec![one],
             Value::List(many) => many.iter().filter_map(Value::as_str).collect(),
-            _ => return Map::new(),
+            _ => return Map::default(),
         };
         if depth >= INCLUDE_DEPTH_MAX {
             let message = format!(
@@ -98,9 +98,9 @@ impl Reader {
                 from.display()
             );
             self.note(NoteLevel::Error, message);
-            return Map::new();
+            return Map::default();
         }
-        let mut merged = Map::new();
+        let mut merged = Map::default();
         for pattern in patterns {
             let pattern = relative_to(&expand_user(pattern), from);
             let mut found = glob(&pattern);
@@ -171,7 +171,7 @@ pub(super) fn repack(value: &Value) -> Option<Map> {
     match value {
         Value::Map(map) => Some(map.clone()),
         Value::List(items) => {
-            let mut map = Map::new();
+            let mut map = Map::default();
             for item in items {
                 match item.as_map() {
                     Some(one) if one.len() == 1 => map.extend(one.clone()),

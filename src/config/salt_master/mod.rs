@@ -356,7 +356,7 @@ fn below_root(path: &str, root: &str) -> String {
 
 /// Converts environments to text names with lists of directories, and expands patterns.
 fn normal_roots(roots: &Map) -> Map {
-    let mut normal = Map::new();
+    let mut normal = Map::default();
     for (env, dirs) in roots {
         let dirs = match dirs {
             Value::List(dirs) | Value::Tuple(dirs) => dirs.as_slice(),

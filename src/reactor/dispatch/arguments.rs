@@ -80,7 +80,7 @@ pub(in crate::reactor) fn present(
     let positional = client == Client::Caller && matches!(&args, Value::List(items) if !is_dictlist(items));
     if positional {
         chunk.insert("arg".into(), args);
-        chunk.insert("kwarg".into(), Value::Map(Map::new()));
+        chunk.insert("kwarg".into(), Value::Map(Map::default()));
         return Ok(());
     }
     let keywords = match args {
@@ -108,7 +108,7 @@ fn is_dictlist(items: &[Value]) -> bool {
 fn repack(args: Value, notes: &mut Vec<Note>) -> Result<Map, Refusal> {
     let mut complain = |message: String| {
         notes.push(Note::error(DATA_LOGGER, message));
-        Ok(Map::new())
+        Ok(Map::default())
     };
     let args = match args {
         Value::Str(text) => match yaml::load(&text) {
@@ -149,7 +149,7 @@ fn repack(args: Value, notes: &mut Vec<Note>) -> Result<Map, Refusal> {
             }
         }
     }
-    let mut packed = Map::new();
+    let mut packed = Map::default();
     for item in items {
         match item {
             Value::Map(map) => packed.extend(map),
@@ -164,7 +164,7 @@ fn repack(args: Value, notes: &mut Vec<Note>) -> Result<Map, Refusal> {
 /// The old form of runners and wheel functions: assigns the chunk's own keys to the function's arguments.
 pub(in crate::reactor) fn mapped(chunk: &Map, signature: &Signature) -> Result<(Vec<Value>, Map), Refusal> {
     let mut used: Vec<&str> = Vec::new();
-    let mut keywords = Map::new();
+    let mut keywords = Map::default();
     for (name, default) in &signature.optional {
         let value = chunk.get(name.as_str()).unwrap_or(default).clone();
         keywords.insert(name.as_str().into(), value);

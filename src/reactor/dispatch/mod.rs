@@ -98,7 +98,7 @@ impl Dispatch<'_> {
             return Err("local takes at least 2 arguments (1 given): no `tgt`".to_owned().into());
         }
         let is_of_master = matches!(client, Client::Runner | Client::Wheel);
-        let mut mapped = (Value::Tuple(Vec::new()), Value::Map(Map::new()));
+        let mut mapped = (Value::Tuple(Vec::new()), Value::Map(Map::default()));
         if is_of_master && is_mapped(chunk) {
             let Some(signature) = self.signature(client, chunk)? else {
                 return Err(cannot(client, chunk, "function not available"));
@@ -202,7 +202,7 @@ impl Dispatch<'_> {
                 _ => self.settings.ext_job_cache.as_str().into(),
             };
         }
-        let mut payload = Map::with_capacity(11);
+        let mut payload = Map::with_capacity_and_hasher(11, foldhash::fast::RandomState::default());
         payload.insert("cmd".into(), "publish".into());
         payload.insert("tgt".into(), tgt);
         payload.insert("fun".into(), fun.clone());
@@ -262,7 +262,8 @@ fn conditioned(arg: &Value, kwarg: &Value) -> Result<Vec<Value>, String> {
     if let Value::Map(kwarg) = kwarg
         && !kwarg.is_empty()
     {
-        let mut marked = Map::with_capacity(kwarg.len() + 1);
+        let mut marked =
+            Map::with_capacity_and_hasher(kwarg.len() + 1, foldhash::fast::RandomState::default());
         marked.insert("__kwarg__".into(), Value::Bool(true));
         marked.extend(kwarg.clone());
         args.push(Value::Map(marked));

@@ -90,7 +90,7 @@ fn decode_tagged(tag: &str, inner: &Json) -> Option<Value> {
         "$tuple" => Value::Tuple(items()?),
         "$set" => Value::Set(items()?),
         "$map" => {
-            let mut map = Map::new();
+            let mut map = Map::default();
             for pair in inner.as_array()? {
                 let [key, value] = pair.as_array()?.as_slice() else { return None };
                 map.insert(Key(decode(key)), decode(value));

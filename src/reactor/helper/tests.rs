@@ -296,8 +296,8 @@ fn a_request_that_no_process_started_is_repeated() {
 #[test]
 fn stubs_return_and_raise() {
     let Some(helper) = python(Duration::from_secs(30)) else { return };
-    assert_eq!(helper.call("test.echo", &[], &Map::new()).unwrap().result, Ok("stubbed".into()));
-    assert_eq!(helper.call("test.fail", &[], &Map::new()).unwrap().result.unwrap_err().1, "no");
+    assert_eq!(helper.call("test.echo", &[], &Map::default()).unwrap().result, Ok("stubbed".into()));
+    assert_eq!(helper.call("test.fail", &[], &Map::default()).unwrap().result.unwrap_err().1, "no");
     assert_eq!(helper.grains(), Ok(None), "unknown without Salt");
 }
 

@@ -46,7 +46,7 @@ impl Call {
             ("tgt_type", tgt_type.into()),
             ("arg", Value::List(arg)),
             ("ret", "".into()),
-            ("kwargs", Value::Map(Map::new())),
+            ("kwargs", Value::Map(Map::default())),
         ];
         Self { cmd: Cmd::Publish, fun: fun.to_owned(), load: map(load) }
     }

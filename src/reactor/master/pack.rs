@@ -71,7 +71,7 @@ fn read(reader: &mut Reader<'_>, depth: usize) -> Option<Value> {
         }
         Head::Map(len) => {
             *reader = look;
-            let mut map = Map::new();
+            let mut map = Map::default();
             for _ in 0..len {
                 let key = read(reader, depth)?;
                 map.insert(Key(key), read(reader, depth)?);

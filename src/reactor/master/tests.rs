@@ -152,7 +152,7 @@ fn runners_and_wheels_use_the_reactors_name_and_fall_back_to_the_masters() {
     let no = error("UserAuthenticationError");
     let (peer, asked) = answering(vec![started.clone(), no.clone(), no, started]);
     let master = peer.master();
-    let call = Call::runner("state.orchestrate", vec!["x".into()], Map::new());
+    let call = Call::runner("state.orchestrate", vec!["x".into()], Map::default());
     let answer = master.ask(&call, "", TIMEOUT).unwrap();
     assert_eq!(answer, Answer::Started { jid: "9".to_owned(), tag: "salt/run/9".to_owned() });
     master.ask(&call, "", TIMEOUT).unwrap();
@@ -192,7 +192,7 @@ fn after_a_wrong_key_runners_use_the_reactors_name_again() {
     let (peer, asked) = accepting(|_, key| key == "the key");
     let file = peer.place.cachedir.join(".root_key");
     std::fs::write(&file, "a wrong one").unwrap();
-    let (master, call) = (peer.master(), Call::runner("test.arg", vec![], Map::new()));
+    let (master, call) = (peer.master(), Call::runner("test.arg", vec![], Map::default()));
     assert!(matches!(master.ask(&call, "", TIMEOUT), Err(MasterError::Unauthenticated { .. })));
     std::fs::write(&file, "the key").unwrap();
     master.ask(&call, "", TIMEOUT).unwrap();
@@ -204,7 +204,7 @@ fn after_a_wrong_key_runners_use_the_reactors_name_again() {
 #[test]
 fn a_new_key_restores_the_reactors_name() {
     let (peer, asked) = accepting(|user, key| user == "root" || key == "another key");
-    let (master, call) = (peer.master(), Call::runner("test.arg", vec![], Map::new()));
+    let (master, call) = (peer.master(), Call::runner("test.arg", vec![], Map::default()));
     for _ in 0..2 {
         master.ask(&call, "", TIMEOUT).unwrap();
     }
@@ -221,7 +221,8 @@ fn the_answer_to_a_wheel_call_is_its_result() {
     w.map(2).str("tag").str("salt/wheel/5").str("data").map(3);
     w.str("jid").str("5").str("success").bool(true).str("return").array(1).str("web1");
     let (peer, _asked) = answering(vec![w.into_bytes()]);
-    let answer = peer.master().ask(&Call::wheel("key.list_all", vec![], Map::new()), "", TIMEOUT).unwrap();
+    let answer =
+        peer.master().ask(&Call::wheel("key.list_all", vec![], Map::default()), "", TIMEOUT).unwrap();
     assert_eq!(answer, Answer::Ran { jid: "5".to_owned(), success: true, result: b"\x91\xa4web1".to_vec() });
     peer.end();
 }
@@ -438,7 +439,7 @@ fn many_threads_send_requests_concurrently() {
 
 #[test]
 fn values_survive_a_round_trip_through_msgpack() {
-    let mut inner = Map::new();
+    let mut inner = Map::default();
     inner.insert("k".into(), Value::Int(-7));
     inner.insert(crate::wire::python::value::Key(Value::Int(3)), Value::Null);
     let value = Value::List(vec![

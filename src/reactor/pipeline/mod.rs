@@ -424,7 +424,7 @@ impl Worker {
                 is_text = false;
                 break;
             };
-            let mut of_reference = Map::new();
+            let mut of_reference = Map::default();
             let (files, salt) = (&pipeline.files, &*pipeline.salt);
             for (found, template) in &*pipeline.templates.open(text, tag, files, salt, &mut out.notes) {
                 tracing::debug!(target: "reactor", "compile template: {}", found.path);
@@ -537,10 +537,10 @@ impl Opened<'_> {
     fn map(&self) -> Map {
         match self {
             Opened::Value(Value::Map(map)) => map.clone(),
-            Opened::Value(_) => Map::new(),
+            Opened::Value(_) => Map::default(),
             Opened::Msgpack(bytes, _) => match Data::from_msgpack(bytes).map(|data| data.to_value()) {
                 Ok(Value::Map(map)) => map,
-                _ => Map::new(),
+                _ => Map::default(),
             },
         }
     }

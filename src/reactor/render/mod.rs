@@ -45,7 +45,7 @@ pub(super) struct Ambients {
 
 impl Ambients {
     pub(super) fn new(opts: Arc<Value>) -> Self {
-        let grains = Arc::new(Value::Map(Map::new()));
+        let grains = Arc::new(Value::Map(Map::default()));
         let plain = (Arc::clone(&grains), Arc::new(Ambient::new(grains, Arc::clone(&opts), false)));
         Self { opts, plain, full: None }
     }
@@ -225,7 +225,7 @@ impl Rendering<'_> {
                 ("yaml", Between::Text(text)) => {
                     let value = crate::wire::python::yaml::load(&text)
                         .map_err(|error| Failure::Failed(error.into()))?;
-                    Between::Values(if value.truthy() { value } else { Value::Map(Map::new()) })
+                    Between::Values(if value.truthy() { value } else { Value::Map(Map::default()) })
                 }
                 ("json", Between::Text(text)) => Between::Values(read_json(&text).map_err(Failure::Failed)?),
                 (name, Between::Values(_)) => {
@@ -367,13 +367,13 @@ fn read_json(text: &str) -> Result<Value, Fault> {
     let text =
         if text.starts_with("#!") { text.split_once('\n').map_or(text, |(_, rest)| rest) } else { text };
     if text.trim().is_empty() {
-        return Ok(Value::Map(Map::new()));
+        return Ok(Value::Map(Map::default()));
     }
     let fault =
         |error: json::JsonError| Fault { line: u32::try_from(error.line).ok(), ..error.to_string().into() };
     match json::load(text).map_err(fault)? {
         // Salt renders null again, and reads an empty text then.
-        Value::Null => Ok(Value::Map(Map::new())),
+        Value::Null => Ok(Value::Map(Map::default())),
         value => Ok(value),
     }
 }

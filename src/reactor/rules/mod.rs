@@ -121,7 +121,7 @@ impl Rules {
             return None;
         }
         let mut entries = self.entries.clone();
-        let mut entry = Map::new();
+        let mut entry = Map::default();
         entry.insert(crate::wire::python::value::Key(pattern), references);
         entries.push(Value::Map(entry));
         Some(Self::of(entries))

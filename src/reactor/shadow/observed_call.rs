@@ -207,7 +207,7 @@ fn unmarked(args: &[Value]) -> Vec<Value> {
 fn split(args: &[Value]) -> (&[Value], Map) {
     match args.split_last() {
         Some((Value::Map(words), args)) => (args, words.clone()),
-        _ => (args, Map::new()),
+        _ => (args, Map::default()),
     }
 }
 
@@ -247,7 +247,7 @@ fn weight(value: &Value) -> usize {
 
 /// The other fields of a load that have an effect.
 fn rest_of(load: &Map) -> Map {
-    let mut rest = Map::new();
+    let mut rest = Map::default();
     let ret = load.get("ret").filter(|ret| ret.as_str() != Some("") && **ret != Value::Null);
     rest.extend(ret.map(|ret| (Key::from("ret"), ret.clone())));
     let kwargs = load.get("kwargs").and_then(Value::as_map);

@@ -164,7 +164,7 @@ impl<'a> Reader<'a> {
 
     fn object(&mut self) -> Result<Value, JsonError> {
         const NO_NAME: &str = "Expecting property name enclosed in double quotes";
-        let mut map = Map::new();
+        let mut map = Map::default();
         self.skip_blanks();
         if self.peek() == b'}' {
             self.at += 1;

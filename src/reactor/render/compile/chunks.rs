@@ -26,7 +26,8 @@ pub(super) fn chunks(high: Map) -> Result<Vec<Map>, Refused> {
                 continue;
             }
             let Value::List(items) = run else { continue };
-            let mut chunk = Map::with_capacity(items.len() + 7);
+            let mut chunk =
+                Map::with_capacity_and_hasher(items.len() + 7, foldhash::fast::RandomState::default());
             chunk.insert("state".into(), kind.0);
             chunk.insert("name".into(), id.0.clone());
             for (key, value) in &common {

@@ -62,7 +62,7 @@ impl Refused {
 /// from `pad(yaml::load(text)?, path)`.
 pub fn high(text: &str, path: &str) -> Result<Map, FileError> {
     let (value, sharing) = load_shared(text)?;
-    if value.truthy() { pad::pad(value, sharing.as_ref(), path) } else { Ok(Map::new()) }
+    if value.truthy() { pad::pad(value, sharing.as_ref(), path) } else { Ok(Map::default()) }
 }
 
 /// The high data of values from another renderer.

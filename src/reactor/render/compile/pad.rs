@@ -14,9 +14,9 @@ pub(super) fn pad(value: Value, sharing: Option<&Sharing>, path: &str) -> Result
     let mut high = match value {
         Value::Map(map) => map,
         Value::List(items) | Value::Tuple(items) | Value::Set(items) if items.is_empty() => {
-            return Ok(Map::new());
+            return Ok(Map::default());
         }
-        Value::Str(text) if text.is_empty() => return Ok(Map::new()),
+        Value::Str(text) if text.is_empty() => return Ok(Map::default()),
         other => {
             let found = type_name(&other);
             return Err(FileError::Shape(format!(

@@ -296,7 +296,7 @@ fn of_mapping(value: &Value, name: &str, args: &Args<'_>) -> Res<Value> {
             if args.pos.len() > 1 {
                 return not_native("a call with more arguments");
             }
-            let mut new = Pairs::new();
+            let mut new = Pairs::default();
             match args.pos.first().map(kind) {
                 None => {}
                 Some(Kind::Dict(other)) if other.access != super::value::Access::Partial => {
@@ -406,7 +406,7 @@ pub(crate) fn set_member(of: &Value, name: &str, value: &Value) -> Res<()> {
 pub(crate) fn function(of: &Value, name: &str, args: &Args<'_>) -> Res<Value> {
     let Some(Obj::Salt(functions)) = of.downcast_object_ref::<Obj>() else { return not_native("`salt`") };
     let pos = args.pos.iter().map(|arg| to_plain(arg, 0)).collect::<Res<Vec<_>>>()?;
-    let mut named = Map::new();
+    let mut named = Map::default();
     for (name, arg) in &args.named {
         named.insert(Key::from(*name), to_plain(arg, 0)?);
     }

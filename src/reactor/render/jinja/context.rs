@@ -58,7 +58,7 @@ impl Ambient {
         Ambient {
             grains: lazy(grains, if whole { Access::Read } else { Access::Partial }),
             opts: lazy(opts, Access::Partial),
-            pillar: value::from_plain(&Plain::Map(Map::new()), Access::Read, 0),
+            pillar: value::from_plain(&Plain::Map(Map::default()), Access::Read, 0),
         }
     }
 
@@ -76,7 +76,7 @@ impl Ambient {
 
 impl Default for Ambient {
     fn default() -> Self {
-        let empty = Arc::new(Plain::Map(Map::new()));
+        let empty = Arc::new(Plain::Map(Map::default()));
         Ambient::new(Arc::clone(&empty), empty, false)
     }
 }

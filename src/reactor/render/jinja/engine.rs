@@ -213,7 +213,8 @@ fn environment(limits: RenderLimits) -> Environment<'static> {
     });
     env.add_filter("__dict", |_: &Value, parts: &[Value]| {
         budget::charge(parts.len() * 32)?;
-        let mut pairs = Pairs::with_capacity(parts.len() / 2);
+        let mut pairs =
+            Pairs::with_capacity_and_hasher(parts.len() / 2, foldhash::fast::RandomState::default());
         for pair in parts.chunks(2) {
             let [key, of] = pair else { return not_native("a mapping") };
             value::member(of, None)?;

@@ -28,7 +28,7 @@ pub(crate) fn not_native<T>(what: impl Into<std::borrow::Cow<'static, str>>) -> 
 }
 
 /// The items of a dict.
-pub(crate) type Pairs = IndexMap<Key, Value>;
+pub(crate) type Pairs = IndexMap<Key, Value, foldhash::fast::RandomState>;
 
 /// Permitted operations of a collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -480,7 +480,10 @@ fn read(reader: &mut Reader<'_>, depth: usize) -> Result<Value, String> {
             list(items)
         }
         Head::Map(len) => {
-            let mut pairs = Pairs::with_capacity(len.min(reader.rest().len()));
+            let mut pairs = Pairs::with_capacity_and_hasher(
+                len.min(reader.rest().len()),
+                foldhash::fast::RandomState::default(),
+            );
             for _ in 0..len {
                 let key = read_key(reader, depth + 1)?;
                 pairs.insert(key, read(reader, depth + 1)?);

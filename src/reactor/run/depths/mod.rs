@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn calls_of_orchestrations_get_a_known_jid() {
         let named = |fun: &str, args: usize| {
-            let mut call = Call::runner(fun, vec!["x".into(); args], crate::wire::python::Map::new());
+            let mut call = Call::runner(fun, vec!["x".into(); args], crate::wire::python::Map::default());
             name_orchestration(&mut call, || "1_2".to_owned());
             name_orchestration(&mut call, || "3_4".to_owned());
             orchestration_jid(&call).map(str::to_owned)
@@ -275,7 +275,7 @@ mod tests {
             assert_eq!(named(fun, 1).as_deref(), Some("1_2"));
         }
         assert_eq!((named("state.orchestrate", 8), named("test.arg", 1)), (None, None));
-        let mut wheel = Call::wheel("state.orchestrate", Vec::new(), crate::wire::python::Map::new());
+        let mut wheel = Call::wheel("state.orchestrate", Vec::new(), crate::wire::python::Map::default());
         name_orchestration(&mut wheel, || "1_2".to_owned());
         assert_eq!(orchestration_jid(&wheel), None);
     }

@@ -75,8 +75,8 @@ impl RuleEngine for Rules {
             let arg = vec![event.tag.as_str().into()];
             let fun = self.fun.unwrap_or("test.arg");
             let call = match self.cmd {
-                Some(Cmd::Runner) => Call::runner(fun, arg, crate::wire::python::value::Map::new()),
-                Some(Cmd::Wheel) => Call::wheel(fun, arg, crate::wire::python::value::Map::new()),
+                Some(Cmd::Runner) => Call::runner(fun, arg, crate::wire::python::value::Map::default()),
+                Some(Cmd::Wheel) => Call::wheel(fun, arg, crate::wire::python::value::Map::default()),
                 _ => Call::publish(event.minion.as_str(), "glob", fun, arg),
             };
             let action = if self.caller { callers::planned(event) } else { Action::Master(call) };

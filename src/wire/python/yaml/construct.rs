@@ -233,7 +233,10 @@ impl<'a> Constructor<'a> {
             Some(Node { kind: Kind::Mapping { first }, .. }) => *first,
             _ => NONE,
         };
-        let mut map = Map::with_capacity(self.chain_pairs(first).count());
+        let mut map = Map::with_capacity_and_hasher(
+            self.chain_pairs(first).count(),
+            foldhash::fast::RandomState::default(),
+        );
         let mut at = first;
         while at != NONE {
             let (key_id, value_id) = (at, self.nodes.after(at));
