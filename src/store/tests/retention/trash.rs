@@ -2,6 +2,7 @@
 
 use crate::store::tests::retention::{fill, trash_is_empty, with};
 use crate::store::tests::*;
+use crate::store::tools::verify::{VerifyOptions, verify};
 use crate::store::vfs::Fs as _;
 
 #[test]
@@ -68,6 +69,8 @@ fn an_interrupted_drop_is_not_reported_as_a_missing_segment() {
             fs::remove_dir_all(&place).unwrap();
             fs::create_dir(&place).unwrap();
         }
+        let report = verify(copied.path(), VerifyOptions::default(), &mut ()).unwrap();
+        assert_eq!(report.problems, [], "the store is not damaged before the next start");
         for _ in 0..2 {
             let options = with(copied.path(), &[]);
             let rig = Rig::open_with(&options);
