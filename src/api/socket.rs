@@ -1,7 +1,7 @@
 //! The local socket: one unix stream each for many short-lived and forking processes.
 //!
 //! Each connection has a task, which reads frames in order and starts calls. A writing call enters `intake` before the
-//! next frame is read, so one peer's writes keep their order. Answers are sent in order of completion ([`super::stream`]). A
+//! next frame is read, so one peer's writes keep their order. Answers are sent in order of completion (`stream.rs`). A
 //! peer that breaks the protocol gets an error and is disconnected; other connections are not affected.
 //!
 //! # Limits

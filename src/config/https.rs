@@ -15,7 +15,7 @@ pub struct HttpsConfig {
     /// `https.key`. A minion signs its calls with its own Salt key, and can store only its own returns (docs/WIRE.md). The daemon must terminate TLS
     /// itself: a signature is valid for this certificate only.
     ///
-    /// - value: an address and a port, such as "0.0.0.0:4580" or "[::]:4580"
+    /// - value: an address and a port, such as `"0.0.0.0:4580"` or `"[::]:4580"`
     /// - default: none: the HTTPS source is off
     /// - example: `"0.0.0.0:4580"`
     #[serde(with = "word")]

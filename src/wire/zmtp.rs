@@ -1,4 +1,4 @@
-//! ZMTP 3, ZeroMQ's protocol on a stream (https://rfc.zeromq.org/spec/23/ and /37/).
+//! ZMTP 3, ZeroMQ's protocol on a stream (<https://rfc.zeromq.org/spec/23/> and 37).
 //!
 //! ```text
 //! greeting   64 bytes   ff, 8 bytes of padding, 7f; version major, minor; mechanism, 20 bytes; as-server; zeros

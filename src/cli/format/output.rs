@@ -42,7 +42,7 @@ pub enum Form {
 }
 
 impl From<Form> for Format {
-    /// Salt's outputters format documents, see [`Output::json`].
+    /// Salt's outputters format documents, see `Output::json`.
     fn from(form: Form) -> Self {
         match form {
             Form::Table => Self::Table,

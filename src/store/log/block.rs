@@ -418,7 +418,7 @@ impl<'a> Rows<'a> {
         self.block.body_len.index(i)
     }
 
-    /// The distinct tag templates, and [`FREE_JID`] if a jid is not derived from a time.
+    /// The distinct tag templates, and `FREE_JID` if a jid is not derived from a time.
     pub fn templates(&self) -> Vec<Vec<u8>> {
         super::builder::distinct(&self.tags())
             .into_iter()

@@ -259,7 +259,7 @@ impl BlockBuilder {
         Ok(())
     }
 
-    /// The distinct tag templates, and [`FREE_JID`] if a jid is not derived from a time.
+    /// The distinct tag templates, and `FREE_JID` if a jid is not derived from a time.
     pub fn templates(&self) -> Vec<Vec<u8>> {
         let text = |at| self.texts.text(u32::try_from(at).expect("an index of the dictionary")).to_vec();
         let free = self.jid_time.iter().any(|&time| time < 0).then(|| FREE_JID.to_vec());

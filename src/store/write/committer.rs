@@ -3,7 +3,7 @@
 //! It applies one commit at a time: one write per class, one `fdatasync` per log written to, the update of the in-memory
 //! index, the acknowledgements. It hands the result to the appender, which fails what it has packed behind a failed commit.
 //!
-//! Commits need the lock of [`SegmentWriter`]. The appender applies a small commit itself if no further batch is
+//! Commits need the lock of `SegmentWriter`. The appender applies a small commit itself if no further batch is
 //! waiting, which saves a single caller a thread switch.
 //!
 //! # Invariant

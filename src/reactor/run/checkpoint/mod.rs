@@ -1,4 +1,4 @@
-//! The pending work, as a fold over the log up to a position. A start reads it from the file `REACTOR`, see [`file`].
+//! The pending work, as a fold over the log up to a position. A start reads it from the file `REACTOR`, see [`mod@file`].
 
 pub mod file;
 pub mod open;
