@@ -377,9 +377,7 @@ impl Store {
         }
         // Segments in the trash were dropped, not lost; the retainer resumes.
         let dropped = segment::removal::left_in_trash(dir);
-        known.retain(|(name, first_seq), _| {
-            !dropped.iter().any(|dropped| dropped.segment() == Some((name, *first_seq)))
-        });
+        known.retain(|(name, first_seq), _| !segment::removal::was_dropped(&dropped, name, *first_seq));
         let mut lost = Vec::new();
         for ((name, first_seq), metadata) in known {
             report_missing_log(dir, &name, first_seq, &options.metrics);

@@ -60,6 +60,11 @@ pub(in crate::store) fn left_in_trash(state_dir: &Path) -> Vec<Dropped> {
     left.collect()
 }
 
+/// Whether a segment was dropped and is not lost: the trash has it, though the state database may still list it.
+pub(in crate::store) fn was_dropped(dropped: &[Dropped], class_name: &str, first_seq: SeqNo) -> bool {
+    dropped.iter().any(|dropped| dropped.segment() == Some((class_name, first_seq)))
+}
+
 impl StoreInner {
     /// Hides a segment from readers and moves its directory to the trash; `None` if another thread works on it.
     pub(in crate::store) fn drop_segment(

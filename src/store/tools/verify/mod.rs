@@ -20,7 +20,7 @@ use crate::store::log::block::BlockView;
 use crate::store::log::file::{BlockMeta, LogFile};
 use crate::store::log::frame::LogId;
 use crate::store::log::walk::{self, Bounds, DamagedRange, Walked};
-use crate::store::segment::removal::left_in_trash;
+use crate::store::segment::removal::{left_in_trash, was_dropped};
 use crate::store::segment::{Index, Segment};
 use crate::store::tools::verify::seqs::SeqSet;
 use crate::store::vfs::{Disk, Fs};
@@ -438,8 +438,7 @@ fn catalogue(
     };
     let dropped = left_in_trash(dir);
     for (class_name, first_seq, difference) in differences {
-        // Retention dropped it, and was interrupted before the state database knew.
-        if dropped.iter().any(|dropped| dropped.segment() == Some((&class_name, first_seq))) {
+        if was_dropped(&dropped, &class_name, first_seq) {
             continue;
         }
         let segment = format::class_dir(dir, &class_name).join(format::segment_name(first_seq));
