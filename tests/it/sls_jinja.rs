@@ -574,6 +574,13 @@ fn constructs_that_differ_from_jinja_are_not_native() {
 }
 
 #[test]
+fn a_line_beyond_the_columns_of_minijinja_is_not_native() {
+    let error = rendered(&format!("a: 1\n{{{{ '{}", " ".repeat(65_531))).expect_err("a long line");
+    let expected = (RenderErrorKind::NotNative, 2, "a line of 65,535 bytes or more");
+    assert_eq!((error.kind, error.line, error.message.as_str()), expected);
+}
+
+#[test]
 fn options_other_than_trimming_are_not_native() {
     let source = Source { path: "r.sls", text: "{% if true %}\nx\n  {% endif %}\ny\n" };
     let (ambient, salt, data) = (ambient(), no_functions(), Data::from_msgpack(b"\x80").unwrap());
