@@ -17,7 +17,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test ci-packages test-rust test-python test-integration test-binary check deny matrix wheel single-file extension-docs bench bench-store bench-bus bench-extension bench-reactor bench-returners crash soak soak-reactor backlog-reactor isolation-reactor reactor-faults fuzz fuzz-sls test-sls clean
+.PHONY: help run test ci-packages test-rust test-python test-integration test-systemd test-binary check deny matrix wheel single-file package-files deb rpm dist extension-docs bench bench-store bench-bus bench-extension bench-reactor bench-returners crash soak soak-reactor backlog-reactor isolation-reactor reactor-faults fuzz fuzz-sls test-sls clean
 
 PYTHON ?= python3
 CARGO ?= cargo
@@ -38,12 +38,14 @@ help: ## list the targets
 run: ## run the demo: saltcellar beside a real Salt master with two minions (ONLY=daemon: the daemon alone)
 	@exec $(PYTHON) tests/lab/demo.py $(if $(ONLY),--only $(ONLY)) $(if $(ONCE),--once)
 
-test: ci-packages test-rust test-sls test-python test-integration ## run all tests: Rust, Python, and a real Salt master
+test: ci-packages test-rust test-sls test-python test-integration test-systemd ## run all tests: Rust, Python, a real Salt master, a real systemd
 
 # Installs programs, and the user salt, that some tests need, if CI is set (root, Debian). Without CI such tests are skipped.
 ci-packages:
-	@if [ -n "$(CI)" ] && ! { command -v systemd-analyze && command -v mkfs.ext4 && command -v mount; } >/dev/null; then \
-	  apt-get update -qq && apt-get install -y -qq --no-install-recommends systemd e2fsprogs mount; fi
+	@if [ -n "$(CI)" ]; then for c in systemd-analyze systemd-nspawn mkfs.ext4 mount ip gpg gpg-agent; do \
+	  command -v $$c >/dev/null && continue; \
+	  apt-get update -qq && apt-get install -y -qq --no-install-recommends \
+	    systemd systemd-container e2fsprogs mount iproute2 gpg gpg-agent; break; done; fi
 	@if [ -n "$(CI)" ] && ! id salt >/dev/null 2>&1; then useradd --system --home-dir /nonexistent --shell /usr/sbin/nologin salt; fi
 
 test-rust: ## run the tests of the crate
@@ -75,22 +77,19 @@ test-integration: test-binary ## run the tests with a real master and two minion
 	  SALTCELLAR_BIN="$(TEST_BIN)" $(LAB) in-venv --release $$r -- python tests/lab/shards.py $(PYTEST_ARGS); \
 	done
 
+test-systemd: test-binary ## run the units under a real systemd, with a real master and minion (needs root and systemd-container)
+	@echo "== systemd tests (again: make test-systemd SALTCELLAR_BIN=$(TEST_BIN))"
+	@SALTCELLAR_BIN="$(TEST_BIN)" $(LAB) in-venv -- pytest -q -rs -p no:cacheprovider tests/systemd $(PYTEST_ARGS)
+
 check: ## check a change: fmt, clippy, cargo-deny, tests, docs
 	$(CARGO) fmt --check
 	$(CARGO) clippy --all-targets -- -D warnings
 	@$(MAKE) --no-print-directory deny test
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps
 
-DENY_VERSION ?= 0.20.2
 TOOLS := $(abspath $(TARGET))/tools
 deny: ## check licences, sources and bans of all dependencies, and advisories if their database can be fetched
-	@PATH="$(TOOLS)/bin:$$PATH"; \
-	if ! $(CARGO) deny --version >/dev/null 2>&1; then \
-	  echo "cargo-deny is not installed: building it into $(TOOLS) (once, a few minutes)"; \
-	  $(CARGO) install --quiet --locked cargo-deny --version $(DENY_VERSION) --root "$(TOOLS)" --target-dir "$(TOOLS)/build" \
-	    || { echo "cargo-deny cannot be built; install it: cargo install --locked cargo-deny"; exit 1; }; \
-	  rm -rf "$(TOOLS)/build"; \
-	fi; \
+	@$(call cargo-tool,cargo-deny,0.20.2); \
 	$(CARGO) deny check bans licenses sources; \
 	if $(CARGO) deny fetch db >"$(TOOLS)-fetch.log" 2>&1; then $(CARGO) deny check --disable-fetch advisories; \
 	else echo "advisories: SKIPPED, their database cannot be fetched ($(TOOLS)-fetch.log)"; fi
@@ -161,8 +160,51 @@ matrix: ## run the Python and integration tests on every pinned Salt release
 wheel: ## build the Salt extension as a wheel and a source distribution, in salt/dist
 	@$(LAB) in-venv --no-extension -- python salt/tools/package.py
 
-single-file: ## build the returner as one file for salt://_returners, in salt/dist/_returners
+single-file: ## build each module of the extension as one file for salt://_returners, salt://_runners and so on, in salt/dist
 	@$(PYTHON) salt/tools/single_file.py
+
+# The files of all packages that are not in the source tree. `strip` leaves line tables to the package of the symbols.
+PACKAGE := target/package
+package-files:
+	@$(CARGO) build --release
+	@rm -rf $(PACKAGE); mkdir -p $(PACKAGE)/man $(PACKAGE)/extension
+	@$(TARGET)/release/saltcellar man $(PACKAGE)/man
+	@$(TARGET)/release/saltcellar completions bash > $(PACKAGE)/saltcellar.bash
+	@$(TARGET)/release/saltcellar completions zsh > $(PACKAGE)/_saltcellar
+	@$(TARGET)/release/saltcellar completions fish > $(PACKAGE)/saltcellar.fish
+	@$(LAB) in-venv --no-extension -- python salt/tools/package.py --dir $(abspath $(PACKAGE))/dist >/dev/null
+	@cp $(PACKAGE)/dist/*.whl $(PACKAGE)/extension/
+	@$(PYTHON) salt/tools/single_file.py >/dev/null
+	@for kind in returners runners engines modules beacons; do cp -r salt/dist/_$$kind $(PACKAGE)/extension/$$kind; done
+
+# Installs a cargo command below target/ unless it is there: $(call cargo-tool,NAME,VERSION).
+cargo-tool = PATH="$(TOOLS)/bin:$$PATH"; if ! command -v $(1) >/dev/null; then \
+	  echo "$(1) is not installed: building it into $(TOOLS) (once, a few minutes)"; \
+	  $(CARGO) install --quiet --locked $(1) --version $(2) --root "$(TOOLS)" --target-dir "$(TOOLS)/build" \
+	    || { echo "$(1) cannot be built; install it: cargo install --locked $(1)"; exit 1; }; \
+	  rm -rf "$(TOOLS)/build"; \
+	fi
+
+deb: package-files ## build the Debian package, and one with the debug symbols, in target/debian
+	@$(call cargo-tool,cargo-deb,3.8.0); $(CARGO) deb --no-build --dbgsym --output target/debian/ $(DEB_ARGS)
+
+rpm: package-files ## build the RPM package in target/generate-rpm
+	@$(call cargo-tool,cargo-generate-rpm,0.21.1); strip -o $(PACKAGE)/saltcellar $(TARGET)/release/saltcellar; \
+	  $(CARGO) generate-rpm --output target/generate-rpm/
+
+STATIC := x86_64-unknown-linux-musl
+dist: package-files ## build a tarball of a static binary and all other files in target/dist (needs musl-gcc: musl-tools on Debian)
+	@command -v musl-gcc >/dev/null || { echo "musl-gcc is missing: apt-get install musl-tools"; exit 1; }
+	@! command -v rustup >/dev/null || rustup -q target add $(STATIC)
+	@$(CARGO) build --release --target $(STATIC)
+	@name=saltcellar-$$($(TARGET)/release/saltcellar --version | cut -d' ' -f2)-$(STATIC); root=target/dist/$$name; rm -rf $$root; \
+	mkdir -p $$root/bin $$root/share/{man,doc/saltcellar,saltcellar/systemd,bash-completion/completions,zsh/site-functions,fish/vendor_completions.d}; \
+	strip -o $$root/bin/saltcellar $(TARGET)/$(STATIC)/release/saltcellar; \
+	cp -r $(PACKAGE)/man $$root/share/man/man1; cp -r $(PACKAGE)/extension/* $$root/share/saltcellar/; \
+	cp systemd/saltcellar* $$root/share/saltcellar/systemd/; cp README.md CHANGELOG.md LICENSE docs/*.md $$root/share/doc/saltcellar/; \
+	cp $(PACKAGE)/saltcellar.bash $$root/share/bash-completion/completions/saltcellar; \
+	cp $(PACKAGE)/_saltcellar $$root/share/zsh/site-functions/; cp $(PACKAGE)/saltcellar.fish $$root/share/fish/vendor_completions.d/; \
+	tar --sort=name --owner=0 --group=0 --numeric-owner -C target/dist -czf $$root.tar.gz $$name; rm -rf $$root; echo $$root.tar.gz
 
 extension-docs: ## build the extension's pages as HTML, in salt/dist/docs (downloads Sphinx the first time)
 	@$(LAB) in-venv --no-extension -- python -c 'import sphinx' 2>/dev/null || test -d "$(TARGET)/sphinx" || \

@@ -499,7 +499,7 @@ fn keys_of(sources: &str, name: &str, prefix: &str) -> String {
             let comment = std::mem::take(&mut comment);
             if kind.ends_with("Config") {
                 keys += &keys_of(sources, kind, &format!("{field}."));
-            } else if field != "origins" {
+            } else if !["origins", "given"].contains(&field) {
                 let comment = comment.trim().replace("\n\n\n", "\n\n");
                 writeln!(keys, "\n## `{prefix}{field}`\n\n{comment}").unwrap();
             }

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """
-The returner as one file, for ``salt://_returners/`` and ``saltutil.sync_returners``.
+Each module that Salt loads as one file, for ``salt://_returners/``, ``salt://_runners/`` and so on, and ``saltutil.sync_all``.
 
-    python salt/tools/single_file.py                    writes salt/dist/_returners/saltcellar.py
-    python salt/tools/single_file.py --output FILE      writes it there; ``-`` is standard output
+    python salt/tools/single_file.py                    writes salt/dist/_returners/saltcellar.py and the others
+    python salt/tools/single_file.py --output FILE      writes the returner there; ``-`` is standard output
     python salt/tools/single_file.py --check FILE       exit with 1 if FILE differs from the output
+    python salt/tools/single_file.py --kind runners ... the same for the runner, or for engines, modules, beacons
 
-The file has the returner's text and, as text, each module of the package that it imports. Nothing is compressed or
+A file has the module's text and, as text, each module of the package that it imports. Nothing is compressed or
 renamed, so that an administrator can read what will run on the master, and a traceback names the line of the
 file. It needs only Salt: the package may be installed beside it or not.
 
@@ -24,10 +25,18 @@ from pathlib import Path
 
 SALT = Path(__file__).resolve().parents[1]
 PACKAGE = SALT / "src" / "saltext" / "saltcellar"
-OUTPUT = SALT / "dist" / "_returners" / "saltcellar.py"
+DIST = SALT / "dist"
+#: The module of each kind.
+KINDS = {
+    "returners": "saltcellar",
+    "runners": "saltcellar",
+    "engines": "saltcellar_reactor",
+    "modules": "saltcellar",
+    "beacons": "saltcellar_spool",
+}
 UTILS = "saltext.saltcellar.utils"
 
-#: Precedes the returner's own text: makes modules of the texts above it.
+#: Precedes the module's own text: makes modules of the texts above it.
 LOADER = '''\
 def _bundle():
     """The package of the modules above. The process has one: Salt's loader runs this file again and again."""
@@ -70,8 +79,13 @@ class BundleError(Exception):
     """A module cannot be embedded as it is written."""
 
 
-def modules():
-    """The modules of ``utils`` that the returner imports, by name, in the order of their dependencies."""
+def source(kind):
+    """The path of the module of a kind."""
+    return PACKAGE / kind / f"{KINDS[kind]}.py"
+
+
+def modules(kind="returners"):
+    """The modules of ``utils`` that the module of a kind imports, by name, in the order of their dependencies."""
     found = {}
 
     def visit(path):
@@ -83,7 +97,7 @@ def modules():
                 found[name] = found.pop(name)
         return text
 
-    visit(PACKAGE / "returners" / "saltcellar.py")
+    visit(source(kind))
     return found
 
 
@@ -106,22 +120,22 @@ def version():
     return re.search(r'__version__ = "([^"]+)"', (PACKAGE / "version.py").read_text(encoding="utf-8"))[1]
 
 
-def render():
+def render(kind="returners"):
     """The whole file."""
-    texts = modules()
-    returner = (PACKAGE / "returners" / "saltcellar.py").read_text(encoding="utf-8")
-    digest = hashlib.sha256("\0".join([*texts, *texts.values(), returner, LOADER]).encode()).hexdigest()[:12]
+    texts = modules(kind)
+    module = source(kind).read_text(encoding="utf-8")
+    digest = hashlib.sha256("\0".join([*texts, *texts.values(), module, LOADER]).encode()).hexdigest()[:12]
     package = f"saltcellar_{digest}"
-    tree = ast.parse(returner)
+    tree = ast.parse(module)
     # The docstring stays first, where Salt's documentation expects it.
-    lines = returner.splitlines(keepends=True)
+    lines = module.splitlines(keepends=True)
     end = tree.body[0].end_lineno
     out = "".join(lines[:end])
     out += (
         f"\n# Generated from saltext.saltcellar {version()} by salt/tools/single_file.py: change it there.\n"
         "#\n"
-        "# To install it: put it into salt://_returners/, then run `salt-run saltutil.sync_returners` for the master, and\n"
-        "# restart it, and `salt '*' saltutil.sync_returners` for minions.\n"
+        f"# To install it: put it into salt://_{kind}/, then run `salt-run saltutil.sync_{kind}` for the master, and\n"
+        f"# restart it, and `salt '*' saltutil.sync_{kind}` for minions.\n"
         "\n"
         "import sys\nimport threading\nimport types\n"
         "\n"
@@ -142,10 +156,10 @@ def render():
     rest = "".join(lines[end:]).lstrip("\n")
     imports = f"from {UTILS} import "
     if f"\n{imports}" not in f"\n{rest}":
-        raise BundleError(f"returners/saltcellar.py: no line begins with `{imports}`")
+        raise BundleError(f"{source(kind)}: no line begins with `{imports}`")
     out += re.sub(
-        rf"^from {re.escape(UTILS)} import (\w+)(?: as (\w+))?$",
-        lambda found: f"{found[2] or found[1]} = _bundle().{found[1]}",
+        rf"^from {re.escape(UTILS)} import (.+)$",
+        _assignments,
         rest,
         flags=re.MULTILINE,
     )
@@ -153,6 +167,12 @@ def render():
         raise BundleError(f"{UTILS} is imported in an unsupported form")
     compile(out, "saltcellar.py", "exec")
     return out
+
+
+def _assignments(found):
+    """``a, b as c`` of an import as assignments."""
+    names = [name.split() for name in found[1].split(",")]
+    return "\n".join(f"{name[-1]} = _bundle().{name[0]}" for name in names)
 
 
 def write(path, text):
@@ -172,22 +192,29 @@ def write(path, text):
 def main():
     """Write it, print it, or compare it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", metavar="FILE", default=str(OUTPUT))
+    parser.add_argument("--kind", choices=KINDS, default="returners")
+    parser.add_argument("--output", metavar="FILE")
     parser.add_argument("--check", metavar="FILE")
     args = parser.parse_args()
     try:
-        text = render()
+        texts = {kind: render(kind) for kind in KINDS}
     except BundleError as exc:
         sys.exit(f"single_file: {exc}")
+    text = texts[args.kind]
     if args.check:
         with open(args.check, encoding="utf-8") as file:
             if file.read() != text:
                 sys.exit(f"single_file: {args.check} is not up to date: {sys.argv[0]} --output {args.check}")
     elif args.output == "-":
         sys.stdout.write(text)
-    else:
+    elif args.output:
         write(Path(args.output), text)
         print(args.output)
+    else:
+        for kind, text in texts.items():
+            path = DIST / f"_{kind}" / f"{KINDS[kind]}.py"
+            write(path, text)
+            print(path)
 
 
 if __name__ == "__main__":

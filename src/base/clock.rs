@@ -31,6 +31,12 @@ impl Micros {
         i64::try_from(at.duration_since(EPOCH).as_micros()).ok().map(Self)
     }
 
+    /// The instant of a `_stamp` of Salt, `2026-11-21T03:03:57.899729` with or without a fraction and `+00:00`; `None` for other text.
+    pub fn of_stamp(stamp: &str) -> Option<Self> {
+        let at: DateTime = stamp.strip_suffix("+00:00").unwrap_or(stamp).parse().ok()?;
+        i64::try_from(at.duration_since(EPOCH).as_micros()).ok().map(Self)
+    }
+
     /// The instant at the end of a span that begins here.
     #[must_use]
     pub fn after(self, span: Duration) -> Self {
@@ -127,6 +133,19 @@ impl Clock {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn stamps_of_all_releases_are_read() {
+        for (stamp, expected) in [
+            ("1970-01-01T00:00:01.000002", Some(1_000_002)),
+            ("1970-01-01T00:00:01", Some(1_000_000)),
+            ("1970-01-01T00:00:01.5+00:00", Some(1_500_000)),
+            ("2026", None),
+            ("", None),
+        ] {
+            assert_eq!(Micros::of_stamp(stamp).map(|at| at.0), expected, "{stamp}");
+        }
+    }
 
     #[test]
     fn dates_round_trip_through_the_calendar() {

@@ -471,8 +471,15 @@ pub const REACTOR_TEMPLATE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// edit takes longer than this to trigger an event.
 pub const REACTOR_FILES_TRUSTED: Duration = Duration::from_millis(2);
 
-/// Timeout of Salt's own renderer for one file, or for one function call, after which its process is killed and restarted.
+/// Timeout of Salt's own renderer for one file, or for one function call, by default (`reactor.helper_timeout`), after which its
+/// process is killed and restarted.
 pub const REACTOR_HELPER_TIME: Duration = Duration::from_secs(30);
+
+/// The minimum of `reactor.helper_timeout`: one file that calls a few functions.
+pub const REACTOR_HELPER_TIME_MIN: Duration = Duration::from_secs(1);
+
+/// The maximum of `reactor.helper_timeout`: each of the few helper processes is busy for that long.
+pub const REACTOR_HELPER_TIME_MAX: Duration = Duration::from_secs(3600);
 
 /// Attempts of a request to Salt's own renderer whose process dies each time.
 pub const REACTOR_HELPER_TRIES: u32 = 3;

@@ -51,7 +51,8 @@ fn origin_text(origin: &Origin) -> String {
 
 /// Connects to the daemon whose socket is set by flags, environment, configuration or default, in this order.
 pub(super) fn connect(global: &Global) -> anyhow::Result<Client> {
-    let choice = SocketChoice::find(&global.overrides(), &Environment::of_process())?;
+    let choice = SocketChoice::find(&global.overrides(), &Environment::of_process())
+        .context("read the configuration")?;
     Client::connect(&choice.path).map_err(|error| match error {
         ClientError::Unreachable { source, .. } => NoDaemon { choice, source }.into(),
         other => other.into(),

@@ -54,7 +54,7 @@ Examples:
   saltcellar reactor test start.sls --tag salt/minion/web1/start
                                              render a reactor file for an event
   saltcellar check                           show the effective configuration
-  saltcellar setup                           show the Salt master's options
+  saltcellar setup                           set up this Salt master
 
 Exit codes:
   0 success   1 failure   64 usage or configuration error   65 stored data is unreadable
@@ -108,7 +108,7 @@ enum Verb {
     /// Diagnose the daemon, its socket and store, the Salt master's configuration and the extension's spool
     #[command(after_long_help = doctor::EXAMPLES)]
     Doctor(doctor::Args),
-    /// Show, write, check or remove the options that the Salt master needs
+    /// Set up the Salt master to use saltcellar, check that, or undo it
     #[command(after_long_help = admin::setup::EXAMPLES)]
     Setup(admin::setup::Args),
     /// Inspect, prune, verify, repair, back up and restore the store
@@ -130,6 +130,9 @@ enum Verb {
     Version,
     /// Print shell completions
     Completions(admin::completions::Args),
+    /// Write a manual page of each verb into a directory; packages do
+    #[command(hide = true)]
+    Man(admin::completions::ManArgs),
 }
 
 /// The negative result of an operation that succeeded, such as a check: printed without `failed to`.
@@ -198,6 +201,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Verb::Bench(bench) => bench::run(&global, bench),
         Verb::Version => admin::version::run(&global),
         Verb::Completions(args) => admin::completions::run(&args),
+        Verb::Man(args) => admin::completions::man(&args),
     }
 }
 

@@ -61,6 +61,7 @@ pub(super) fn config(given: &CliOverrides, environment: &Environment) -> Result<
         config.state_dir = environment.default_state_dir()?;
     }
     default_socket(&mut config, environment)?;
+    config.given = given.clone();
     match combined(&config) {
         Ok(()) => Ok(config),
         Err(Invalid { path: key, problem }) => {
@@ -253,15 +254,7 @@ fn describe(message: &str) -> String {
 
 /// The dotted names of all keys.
 pub(super) fn names() -> Vec<String> {
-    let config = render::values(&Config::default());
-    let mut names = Vec::new();
-    for (name, value) in config {
-        match value {
-            Json::Object(section) => names.extend(section.keys().map(|key| format!("{name}.{key}"))),
-            _ => names.push(name),
-        }
-    }
-    names
+    render::by_name(&Config::default()).into_iter().map(|(name, _)| name).collect()
 }
 
 /// The known key or section with the smallest edit distance to `name`.

@@ -118,6 +118,9 @@ pub struct Config {
     /// The origin of each key; absent for a default.
     #[serde(skip)]
     origins: BTreeMap<String, Origin>,
+    /// The flags.
+    #[serde(skip)]
+    given: CliOverrides,
 }
 
 /// The ZeroMQ sockets; each is off unless it has a path.
@@ -240,6 +243,7 @@ impl Default for Config {
             log: LogConfig::default(),
             store: StoreConfig::default(),
             origins: BTreeMap::new(),
+            given: CliOverrides::default(),
         }
     }
 }
@@ -259,6 +263,20 @@ impl Config {
     /// Merges flags, environment and file, in order of decreasing precedence.
     pub fn load(given: &CliOverrides, environment: &Environment) -> Result<Self, ConfigError> {
         load::config(given, environment)
+    }
+
+    /// Loads the configuration again, with the same flags and the environment of this process.
+    pub fn reread(&self) -> Result<Self, ConfigError> {
+        Self::load(&self.given, &Environment::of_process())
+    }
+
+    /// The dotted names of the keys whose values in `other` differ.
+    pub fn changed_keys(&self, other: &Self) -> Vec<String> {
+        let (ours, theirs) = (render::by_name(self), render::by_name(other));
+        ours.into_iter()
+            .filter(|(name, value)| theirs.get(name) != Some(value))
+            .map(|(name, _)| name)
+            .collect()
     }
 
     /// The umask of the daemon: no access for others, read access for the group if the socket has one.

@@ -11,8 +11,9 @@ use super::error::{Invalid, at_most, unique, within};
 use super::render;
 use super::salt_master::Role;
 use crate::base::limits::{
-    REACTOR_HELPER_MEMORY, REACTOR_HELPER_MEMORY_MIN, REACTOR_OPTIONS_MAX, REACTOR_SHADOW_WINDOW_MAX,
-    REACTOR_SHADOW_WINDOW_MIN, REACTOR_TRIES_MAX, REACTOR_WORKERS,
+    REACTOR_HELPER_MEMORY, REACTOR_HELPER_MEMORY_MIN, REACTOR_HELPER_TIME, REACTOR_HELPER_TIME_MAX,
+    REACTOR_HELPER_TIME_MIN, REACTOR_OPTIONS_MAX, REACTOR_SHADOW_WINDOW_MAX, REACTOR_SHADOW_WINDOW_MIN,
+    REACTOR_TRIES_MAX, REACTOR_WORKERS,
 };
 use crate::model::word;
 use crate::model::{Allow, ReactorSettings, RuleOptions};
@@ -28,7 +29,7 @@ pub struct ReactorConfig {
     /// address at once, and wait until it answers. They also wait while the master's event bus is not connected. The daemon must read the master's
     /// bus (`bus`) and needs read access to the key in its cache. The reactor sees events as they are stored, after `ingest.filter` and
     /// `ingest.redact`. While the master runs Salt's own reactor, this one only watches, as with `reactor.shadow`. One line in the master's
-    /// configuration switches over, without a change to the rules: `engines: [saltcellar-reactor]` (or one more item in an existing list), followed
+    /// configuration switches over, without a change to the rules: `engines: [saltcellar_reactor]` (or one more item in an existing list), followed
     /// by a restart of the master. No engine of that name exists; the name keeps the master from adding its own reactor, and lets `salt-run
     /// reactor.list`, `add`, `delete`, `is_leader` and `set_leader` pass, which this reactor answers. Their changes last until the daemon restarts.
     /// `salt://` files are read from `file_roots` directly. Salt fetches those of other file server backends (`fileserver_backend`, needs
@@ -120,7 +121,7 @@ pub struct ReactorConfig {
     /// from the current directory or `PYTHONPATH`. If it dies, its file is rendered again, up to three times in all.
     ///
     /// - value: an absolute path of a Python interpreter
-    /// - default: /opt/saltstack/salt/bin/python3, if it exists
+    /// - default: the interpreter of `salt-master`, `salt-call` or `salt` in `PATH`, or /opt/saltstack/salt/bin/python3
     /// - example: `/opt/saltstack/salt/bin/python3`
     #[serde(with = "word")]
     pub python: Option<PathBuf>,
@@ -133,13 +134,21 @@ pub struct ReactorConfig {
     /// - example: `2GiB`
     #[serde(with = "word::or_none")]
     pub helper_memory: Option<u64>,
+    /// Time limit of Salt's Python for one file (`#!py`, or one that is not rendered natively), with all functions that it calls. When it is over,
+    /// the process is killed, and the reaction fails; `saltcellar reactor replay` retries it. Functions of `caller` reactions may take an hour.
+    ///
+    /// - value: a time from 1s to 1h
+    /// - default: `30s`
+    /// - example: `5m`
+    #[serde(with = "word")]
+    pub helper_timeout: Duration,
 }
 
 impl Default for ReactorConfig {
     fn default() -> Self {
         let ReactorSettings { shadow, shadow_window, age_max, depth_max, .. } = ReactorSettings::default();
         let (master, minion, rules, options, allow, python) = Default::default();
-        let helper_memory = Some(REACTOR_HELPER_MEMORY);
+        let (helper_memory, helper_timeout) = (Some(REACTOR_HELPER_MEMORY), REACTOR_HELPER_TIME);
         Self {
             master,
             minion,
@@ -152,6 +161,7 @@ impl Default for ReactorConfig {
             depth_max,
             python,
             helper_memory,
+            helper_timeout,
         }
     }
 }
@@ -208,6 +218,11 @@ impl ReactorConfig {
         if let Some(bytes) = self.helper_memory {
             within("reactor.helper_memory", &bytes, REACTOR_HELPER_MEMORY_MIN..)?;
         }
+        within(
+            "reactor.helper_timeout",
+            &self.helper_timeout,
+            REACTOR_HELPER_TIME_MIN..=REACTOR_HELPER_TIME_MAX,
+        )?;
         check_rules(self.rules.as_ref())?;
         check_allow("reactor.allow", &self.allow)?;
         at_most("reactor.options", self.options.len(), REACTOR_OPTIONS_MAX)?;
@@ -351,8 +366,11 @@ mod tests {
                 "c.yaml:1: reactor.helper_memory: ",
             )]);
         }
-        let config = assert_round_trip("reactor: {shadow_window: 1h, helper_memory: 256MiB}").reactor;
+        let config =
+            assert_round_trip("reactor: {shadow_window: 1h, helper_memory: 256MiB, helper_timeout: 5m}")
+                .reactor;
         assert_eq!((config.shadow_window.as_secs(), config.helper_memory), (3600, Some(256 << 20)));
+        assert_eq!(config.helper_timeout.as_secs(), 300);
         assert_eq!(assert_round_trip("reactor.helper_memory: none").reactor.helper_memory, None);
     }
 }

@@ -18,6 +18,20 @@ pub(super) fn values(config: &Config) -> Map<String, Json> {
     }
 }
 
+/// The values of all keys by dotted name.
+pub(super) fn by_name(config: &Config) -> Map<String, Json> {
+    let mut named = Map::new();
+    for (name, value) in values(config) {
+        match value {
+            Json::Object(section) => {
+                named.extend(section.into_iter().map(|(key, value)| (format!("{name}.{key}"), value)));
+            }
+            value => _ = named.insert(name, value),
+        }
+    }
+    named
+}
+
 /// Writes a list of mappings without their unset fields.
 pub(super) fn items<T: Serialize, S: Serializer>(items: &[T], to: S) -> Result<S::Ok, S::Error> {
     let mut value = serde_json::to_value(items).map_err(S::Error::custom)?;
@@ -180,6 +194,7 @@ mod tests {
                 "  depth_max: 8  # default",
                 "  # python: not set  # default",
                 "  helper_memory: 1GiB  # default",
+                "  helper_timeout: 30s  # default",
                 "zeromq:",
                 "  # pull: not set  # default",
                 "  # pub: not set  # default",

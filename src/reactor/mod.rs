@@ -35,5 +35,6 @@ pub use pipeline::outcome::{Detail, Fired, NotNative, Outcome, Render, SaltCall}
 pub use pipeline::{Body, Pipeline, Worker};
 pub use render::files::{FileSettings, Found, Template, Templates, Unusable, resolve};
 pub use render::pipe::{RendererSettings, Stage};
+pub use rules::lease::{EngineReport, Lease};
 pub use rules::matcher::Matcher;
 pub use rules::{Rules, acting};

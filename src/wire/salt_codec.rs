@@ -95,23 +95,18 @@ pub(super) fn checked_value<'a>(reader: &mut Reader<'a>, depth: usize) -> Result
 /// `answer` with each value that the extension cannot read replaced by a str with the reason. Map keys of any type are kept,
 /// because the extension can read them. Fails if the bytes are not exactly one value.
 pub fn repaired(answer: &[u8]) -> Result<Cow<'_, [u8]>, Unreadable> {
-    repair(answer, MSGPACK_DEPTH_MAX + ENVELOPE_DEPTH_MAX, true)
+    repair(answer, MSGPACK_DEPTH_MAX + ENVELOPE_DEPTH_MAX)
 }
 
-/// `value` with each value that Salt's codec cannot read replaced by a str with the reason.
-pub fn repaired_for_salt(value: &[u8]) -> Result<Cow<'_, [u8]>, Unreadable> {
-    repair(value, MSGPACK_DEPTH_MAX, false)
-}
-
-fn repair(bytes: &[u8], depth: usize, any_key: bool) -> Result<Cow<'_, [u8]>, Unreadable> {
-    if (ValueWalk { bytes, any_key, sink: Reject }).value(0, depth) == Ok(bytes.len()) {
+fn repair(bytes: &[u8], depth: usize) -> Result<Cow<'_, [u8]>, Unreadable> {
+    if (ValueWalk { bytes, any_key: true, sink: Reject }).value(0, depth) == Ok(bytes.len()) {
         return Ok(Cow::Borrowed(bytes));
     }
     // Replacing a value requires its end.
     if value_len(bytes)? != bytes.len() {
         return Err(Unreadable::Trailing);
     }
-    let mut walk = ValueWalk { bytes, any_key, sink: Replace::default() };
+    let mut walk = ValueWalk { bytes, any_key: true, sink: Replace::default() };
     walk.value(0, depth)?;
     walk.sink.copy_until(bytes, bytes.len());
     Ok(Cow::Owned(walk.sink.copy))
@@ -410,11 +405,6 @@ mod tests {
             w.into_bytes()
         };
         assert_eq!(repaired(&bytes).unwrap(), expected(b"\x90"));
-        let mut key = Writer::new();
-        key.str(&text(Unreadable::Key));
-        let for_salt = repaired_for_salt(&bytes).unwrap();
-        assert_eq!(for_salt, expected(&key.into_bytes()));
-        assert_eq!(check_whole(&for_salt), Ok(()));
         assert_eq!(repaired(b"\x92\x01"), Err(Unreadable::Short));
         assert_eq!(repaired(b"\x01\x01"), Err(Unreadable::Trailing));
     }
@@ -428,7 +418,7 @@ mod tests {
             w.raw(&ext(-1, b""));
         }
         let bytes = w.into_bytes();
-        let repaired = repaired_for_salt(&bytes).unwrap();
+        let repaired = repair(&bytes, MSGPACK_DEPTH_MAX).unwrap();
         assert!(repaired.len() < bytes.len(), "{} of {}", repaired.len(), bytes.len());
         assert_eq!(check_whole(&repaired), Ok(()));
     }
@@ -436,7 +426,7 @@ mod tests {
     #[test]
     fn a_value_nested_too_deep_is_replaced_at_the_limit() {
         let bytes = nested(3000, b"\xc0");
-        let repaired = repaired_for_salt(&bytes).unwrap();
+        let repaired = repair(&bytes, MSGPACK_DEPTH_MAX).unwrap();
         assert_eq!(check_whole(&repaired), Ok(()));
         assert!(repaired.starts_with(&[0x91; 511]) && repaired.ends_with(b"levels>"));
         // An answer adds levels around the deepest accepted value.

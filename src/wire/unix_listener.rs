@@ -8,6 +8,7 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -52,6 +53,16 @@ pub enum SocketError {
     /// Another user could replace the socket.
     #[error("{0}")]
     Unsafe(DirectoryProblem),
+    /// Only root with CAP_CHOWN, or a member of the group, may give it a file.
+    #[error(
+        "{key}: this process may not give the socket to the group `{name}`: under systemd, set Group={name} in the unit"
+    )]
+    GroupDenied {
+        /// The group's name.
+        name: String,
+        /// Its configuration key.
+        key: &'static str,
+    },
     /// The group does not exist on this machine.
     #[error("{key}: there is no group `{name}` on this machine")]
     NoGroup {
@@ -62,10 +73,11 @@ pub enum SocketError {
     },
 }
 
-/// A bound and listening socket, whose file is removed on drop.
+/// A bound and listening socket, whose file is removed on drop unless the service manager keeps the socket open.
 pub struct Listener {
-    listener: UnixListener,
+    socket: UnixListener,
     path: PathBuf,
+    kept: bool,
 }
 
 /// Path, permissions and group of a socket, and their configuration keys.
@@ -85,40 +97,23 @@ pub struct ListenerSpec<'a> {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        if !self.kept {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 
 impl Listener {
     /// Binds the socket, and creates its directory if needed. Requires a tokio runtime.
     pub fn open(spec: &ListenerSpec<'_>) -> Result<Self, SocketError> {
-        let ListenerSpec { path, mode, group, key, group_key } = *spec;
-        let io = |action: &'static str, path: &Path| {
-            let path = path.to_owned();
-            move |why| SocketError::Io { action, path, why }
-        };
-        let gid = group
-            .map(|name| {
-                group_id(name).ok_or_else(|| SocketError::NoGroup { name: name.to_owned(), key: group_key })
-            })
-            .transpose()?;
-        let parent = path.parent().unwrap_or(Path::new("/"));
-        if !parent.is_dir() {
-            make_dirs(parent, mode).map_err(io("create the directory", parent))?;
-            if gid.is_some() {
-                std::os::unix::fs::chown(parent, None, gid).map_err(io("change the group of", parent))?;
-            }
-        }
-        let uid = rustix::process::geteuid().as_raw();
-        let inspecting = || io("inspect the directory", parent);
-        let above = parent_problems(parent, "the socket's directory", uid).map_err(inspecting())?;
-        let own = directory_problems(parent, uid, mode, gid).map_err(inspecting())?;
-        for problem in own.into_iter().chain(above) {
-            if problem.fatal {
-                return Err(SocketError::Unsafe(problem));
-            }
-            tracing::warn!("{problem}");
-        }
+        let ListenerSpec { path, key, .. } = *spec;
+        let gid = prepare(spec)?;
         match fs::symlink_metadata(path) {
             Ok(found) if !found.file_type().is_socket() => {
                 return Err(SocketError::NotASocket { path: path.to_owned(), key });
@@ -130,12 +125,27 @@ impl Listener {
             Ok(_) => fs::remove_file(path).map_err(io("remove the stale socket", path))?,
             Err(_) => {}
         }
-        let listener = bind_closed(path).map_err(io("bind", path))?;
-        fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(io("set the mode of", path))?;
-        if gid.is_some() {
-            std::os::unix::fs::chown(path, None, gid).map_err(io("change the group of", path))?;
-        }
-        Ok(Self { listener, path: path.to_owned() })
+        let socket = bind_closed(path).map_err(io("bind", path))?;
+        set_access(spec, gid)?;
+        Ok(Self { socket, path: path.to_owned(), kept: false })
+    }
+
+    /// Uses a socket that is bound to the path and listens already. The service manager keeps it open, so its file stays on drop.
+    /// Requires a tokio runtime.
+    pub fn inherit(
+        spec: &ListenerSpec<'_>,
+        passed: std::os::unix::net::UnixListener,
+    ) -> Result<Self, SocketError> {
+        let gid = prepare(spec)?;
+        set_access(spec, gid)?;
+        let socket = passed.set_nonblocking(true).and_then(|()| UnixListener::from_std(passed));
+        let socket = socket.map_err(io("accept connections at", spec.path))?;
+        Ok(Self { socket, path: spec.path.to_owned(), kept: true })
+    }
+
+    /// Leaves the file on drop, because the service manager keeps the socket open for the next daemon.
+    pub fn keep(&mut self) {
+        self.kept = true;
     }
 
     /// Accepts peers until `stop` turns true and passes each to `handle`, at most `permits_max` at once; further ones go to
@@ -152,7 +162,7 @@ impl Listener {
         let permits = Arc::new(Semaphore::new(permits_max));
         loop {
             let accepted = tokio::select! {
-                accepted = self.listener.accept() => accepted,
+                accepted = self.socket.accept() => accepted,
                 _ = stop.wait_for(|stop| *stop) => break,
             };
             match accepted {
@@ -178,6 +188,62 @@ impl Listener {
         // All permits are free once every connection has ended.
         let all = u32::try_from(permits_max).unwrap_or(u32::MAX);
         let _ = timeout(PEER_TIMEOUT, permits.acquire_many(all)).await;
+    }
+}
+
+fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SocketError + use<> {
+    let path = path.to_owned();
+    move |why| SocketError::Io { action, path, why }
+}
+
+/// Creates the socket's directory if needed and checks it. Returns the id of the socket's group.
+fn prepare(spec: &ListenerSpec<'_>) -> Result<Option<u32>, SocketError> {
+    let ListenerSpec { path, mode, group, group_key, .. } = *spec;
+    let gid = group
+        .map(|name| {
+            group_id(name).ok_or_else(|| SocketError::NoGroup { name: name.to_owned(), key: group_key })
+        })
+        .transpose()?;
+    let parent = path.parent().unwrap_or(Path::new("/"));
+    if !parent.is_dir() {
+        make_dirs(parent, mode).map_err(io("create the directory", parent))?;
+        if let Some(gid) = gid {
+            set_group(spec, parent, gid)?;
+        }
+    }
+    let uid = rustix::process::geteuid().as_raw();
+    let inspecting = || io("inspect the directory", parent);
+    let above = parent_problems(parent, "the socket's directory", uid).map_err(inspecting())?;
+    let own = directory_problems(parent, uid, mode, gid).map_err(inspecting())?;
+    for problem in own.into_iter().chain(above) {
+        if problem.fatal {
+            return Err(SocketError::Unsafe(problem));
+        }
+        tracing::warn!("{problem}");
+    }
+    Ok(gid)
+}
+
+/// Sets mode and group of the socket's file, where they differ.
+fn set_access(spec: &ListenerSpec<'_>, gid: Option<u32>) -> Result<(), SocketError> {
+    let path = spec.path;
+    let found = fs::symlink_metadata(path).map_err(io("inspect", path))?;
+    if let Some(gid) = gid.filter(|gid| *gid != found.gid()) {
+        set_group(spec, path, gid)?;
+    }
+    if found.mode() & 0o7777 != spec.mode {
+        let mode = fs::Permissions::from_mode(spec.mode);
+        fs::set_permissions(path, mode).map_err(io("set the mode of", path))?;
+    }
+    Ok(())
+}
+
+fn set_group(spec: &ListenerSpec<'_>, path: &Path, gid: u32) -> Result<(), SocketError> {
+    match (std::os::unix::fs::chown(path, None, Some(gid)), spec.group) {
+        (Err(error), Some(name)) if error.kind() == io::ErrorKind::PermissionDenied => {
+            Err(SocketError::GroupDenied { name: name.to_owned(), key: spec.group_key })
+        }
+        (changed, _) => changed.map_err(io("change the group of", path)),
     }
 }
 
@@ -467,6 +533,30 @@ mod tests {
                 (found.fatal, *phrases.iter().find(|phrase| found.message.contains(**phrase)).unwrap())
             })
             .collect()
+    }
+
+    #[tokio::test]
+    async fn a_passed_socket_gets_the_configured_mode_and_keeps_its_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = &dir.path().join("s.sock");
+        let spec = ListenerSpec { path, mode: 0o660, group: None, key: "socket", group_key: "socket_group" };
+        let passed = std::os::unix::net::UnixListener::bind(path).unwrap();
+        let client = std::os::unix::net::UnixStream::connect(path).unwrap();
+        let listener = Listener::inherit(&spec, passed).unwrap();
+        assert_eq!(fs::metadata(path).unwrap().mode() & 0o7777, 0o660);
+        let (served, _) = listener.socket.accept().await.unwrap();
+        served.try_write(b"waited").unwrap();
+        let mut received = [0; 6];
+        io::Read::read_exact(&mut &client, &mut received).unwrap();
+        assert_eq!(&received, b"waited");
+        drop(listener);
+        assert!(path.exists());
+        let mut listener = Listener::open(&spec).unwrap();
+        listener.keep();
+        drop(listener);
+        assert!(path.exists());
+        drop(Listener::open(&spec).unwrap());
+        assert!(!path.exists());
     }
 
     #[test]

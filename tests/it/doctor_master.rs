@@ -23,7 +23,7 @@ struct Found {
 }
 
 const MASTER: &str =
-    "root_dir: DIR\nmaster_job_cache: saltcellar\nsaltcellar.socket: DIR/s.sock\nextension_modules: /ext\n";
+    "root_dir: DIR\nmaster_job_cache: saltcellar\nsaltcellar.socket: DIR/s.sock\nmodule_dirs: [DIR/ext]\n";
 
 impl Shop {
     pub(crate) fn new() -> Self {
@@ -36,7 +36,7 @@ impl Shop {
             "ext/returners/saltcellar.py",
             concat!("# Made from saltext.saltcellar ", env!("CARGO_PKG_VERSION"), " by x\n"),
         );
-        shop.python(r#"{"salt": "3008.3", "extension": null, "module": false, "entry": false}"#);
+        shop.python(r#"{"salt": "3008.3", "extension": null, "module": null, "entry": false}"#);
         shop
     }
 
@@ -53,6 +53,15 @@ impl Shop {
     /// Installs a Salt Python with this constant output.
     fn python(&self, answer: &str) {
         self.put("python", &format!("#!/bin/sh\necho '{answer}'\n"));
+        fs::set_permissions(&self.salt_python, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    /// Installs a Salt Python that loads the returners by `load`, and answers all else with `answer`.
+    pub(crate) fn salt_python(&self, load: &str, answer: &str) {
+        let script = format!(
+            "#!/bin/sh\ncase \"$*\" in *salt.loader.returners*) {load};; *) echo '{answer}';; esac\n"
+        );
+        self.put("python", &script);
         fs::set_permissions(&self.salt_python, fs::Permissions::from_mode(0o755)).unwrap();
     }
 
@@ -83,8 +92,12 @@ impl Shop {
     /// All findings, except of the missing daemon and the machine's disk.
     fn findings(&self) -> Vec<Found> {
         let known = ["socket", "daemon", "disk", "inodes"];
+        // Most tests have no bus.
+        let without_bus = |one: &Found| one.check == "event_return" && one.words.contains("not archived");
         let found = self.doctor().into_iter();
-        found.filter(|one| one.verdict != "ok" && !known.contains(&one.check.as_str())).collect()
+        found
+            .filter(|one| one.verdict != "ok" && !known.contains(&one.check.as_str()) && !without_bus(one))
+            .collect()
     }
 
     /// Asserts that this is the only finding, and that it has a reason and a fix.
@@ -103,7 +116,7 @@ impl Shop {
 fn a_disabled_reactor_without_replacement_is_a_problem() {
     let shop = Shop::new();
     let reactor = "reactor: [{'a/*': [/a.sls]}]\n";
-    shop.put("salt/master", &format!("{MASTER}{reactor}engines: [saltcellar-reactor]\n"));
+    shop.put("salt/master", &format!("{MASTER}{reactor}engines: [saltcellar_reactor]\n"));
     shop.assert_finding(
         "reactor",
         "problem",
@@ -112,7 +125,7 @@ fn a_disabled_reactor_without_replacement_is_a_problem() {
     );
     shop.put("salt/master", &format!("{MASTER}{reactor}"));
     assert!(shop.findings().is_empty(), "Salt's own acts: {:?}", shop.findings());
-    shop.put("salt/master", &format!("{MASTER}{reactor}engines: [saltcellar-reactor]\n"));
+    shop.put("salt/master", &format!("{MASTER}{reactor}engines: [saltcellar_reactor]\n"));
     shop.put("c.yaml", "reactor: {master: DIR/salt/master, python: DIR/python}\n");
     assert!(shop.findings().is_empty(), "ours: {:?}", shop.findings());
 }
@@ -120,7 +133,7 @@ fn a_disabled_reactor_without_replacement_is_a_problem() {
 #[test]
 fn salts_warnings_about_the_types_of_options_are_findings() {
     let shop = Shop::new();
-    shop.python(r#"{"salt": "3008.3", "extension": null, "module": false, "entry": false, "warnings": ["timeout is a list"]}"#);
+    shop.python(r#"{"salt": "3008.3", "extension": null, "module": null, "entry": false, "warnings": ["timeout is a list"]}"#);
     let found = shop.findings();
     let [one] = found.as_slice() else { panic!("{found:?}") };
     assert_eq!((one.check.as_str(), one.words.as_str()), ("master_config", "Salt warns: timeout is a list"));
@@ -131,13 +144,14 @@ const BUS: &str = "bus: [DIR/var/run/salt/master]\n";
 #[test]
 fn a_correct_setup_has_no_findings() {
     let shop = Shop::new();
+    shop.put("c.yaml", BUS);
     assert!(shop.findings().is_empty(), "{:?}", shop.findings());
     let found = shop.doctor();
     for (check, words) in [
         ("master_config", "salt/master"),
         ("master_job_cache", "saltcellar is the master's job cache"),
         ("extension", concat!("version ", env!("CARGO_PKG_VERSION"))),
-        ("event_return", "not archived"),
+        ("event_return", "reads the bus directly"),
         ("keep_jobs_seconds", "86400 s, by keep_jobs_seconds"),
         ("salt", "3008.3"),
     ] {
@@ -299,12 +313,7 @@ fn masters_without_saltcellar_and_missing_masters_are_reported() {
     let shop = Shop::new();
     shop.put("salt/master", "root_dir: DIR\n");
     shop.put("c.yaml", "store: {classes: [{name: jobs, keep: {age: 1d}}]}");
-    shop.assert_finding(
-        "master_job_cache",
-        "warning",
-        "its job cache is local_cache",
-        "saltcellar setup --write",
-    );
+    shop.assert_finding("master_job_cache", "warning", "its job cache is local_cache", "`saltcellar setup`");
     fs::remove_file(shop.path("salt/master")).unwrap();
     let found = shop.findings();
     assert!(
@@ -327,7 +336,7 @@ fn unreadable_files_are_reported_with_salts_message() {
 #[test]
 fn the_extension_is_searched_in_salts_order() {
     let package = |version: &str| {
-        format!(r#"{{"salt": "3008.3", "extension": "{version}", "module": true, "entry": true}}"#)
+        format!(r#"{{"salt": "3008.3", "extension": "{version}", "module": "/p/x.py", "entry": true}}"#)
     };
     let shop = Shop::new();
     shop.python(&package(env!("CARGO_PKG_VERSION")));
@@ -340,12 +349,12 @@ fn the_extension_is_searched_in_salts_order() {
     fs::remove_dir_all(shop.path("ext")).unwrap();
     assert!(shop.findings().is_empty(), "the package alone: {:?}", shop.findings());
     shop.python(&package("0.0.9"));
-    shop.assert_finding("extension", "warning", "has version 0.0.9", "salt-pip install");
-    shop.python(r#"{"salt": "3008.3", "extension": null, "module": false, "entry": false}"#);
-    shop.assert_finding("extension", "problem", "does not find the extension", "sync_returners");
+    shop.assert_finding("extension", "warning", "has version 0.0.9", "`saltcellar setup`");
+    shop.python(r#"{"salt": "3008.3", "extension": null, "module": null, "entry": false}"#);
+    shop.assert_finding("extension", "problem", "does not find the extension", "`saltcellar setup`");
     shop.put("more/returners/saltcellar.py", "# Made from saltext.saltcellar 0.0.8 by x\n");
     shop.put("salt/master.d/dirs.conf", "module_dirs: [DIR/more]\n");
-    shop.assert_finding("extension", "warning", "has version 0.0.8", "salt-pip install");
+    shop.assert_finding("extension", "warning", "has version 0.0.8", "`saltcellar setup`");
     fs::remove_dir_all(shop.path("more")).unwrap();
     shop.python("no Python at all");
     shop.assert_finding("extension", "warning", "cannot check whether Salt finds", "--salt-python");
@@ -386,6 +395,117 @@ fn directories_and_keys_accessible_to_others_are_problems() {
         "cannot read DIR/etc/salt/pki/master/minions",
         "run the daemon as root",
     );
+}
+
+#[test]
+fn a_master_whose_events_go_nowhere_is_a_warning() {
+    let found = Shop::new().doctor();
+    let one = found.iter().find(|one| one.check == "event_return").unwrap();
+    assert_eq!(one.verdict, "warning");
+    assert!(one.words.starts_with("events of this master are not archived"), "{one:?}");
+    assert!(
+        one.write.as_ref().unwrap().contains("/var/run/salt/master]` in the daemon's configuration"),
+        "{one:?}"
+    );
+}
+
+#[test]
+fn keys_that_are_not_files_are_a_problem_of_the_https_source() {
+    let shop = Shop::new();
+    fs::create_dir_all(shop.path("etc/salt/pki/master/minions")).unwrap();
+    let https = "https: {listen: \"127.0.0.1:4580\", certificate: /c.pem, key: /k.pem, pki_dir: DIR/etc/salt/pki/master}";
+    shop.put("c.yaml", https);
+    shop.put("salt/master", &format!("{MASTER}keys.cache_driver: mmap_key\n"));
+    shop.assert_finding(
+        "pki_dir",
+        "problem",
+        "keys.cache_driver is mmap_key (DIR/salt/master:5)",
+        "keys.cache_driver: localfs_key",
+    );
+    shop.put(
+        "salt/master",
+        &format!("{MASTER}keys.cache_driver: localfs_key\ncluster_id: c\ncluster_pki_dir: DIR/shared\n"),
+    );
+    shop.assert_finding("pki_dir", "problem", "this master's are in DIR/shared", "https.pki_dir: DIR/shared");
+    shop.put("c.yaml", "{}");
+    assert!(shop.findings().is_empty(), "without HTTPS: {:?}", shop.findings());
+}
+
+#[test]
+fn engines_that_another_file_replaces_are_findings() {
+    let shop = Shop::new();
+    shop.put("salt/master", &format!("{MASTER}engines: [logs]\n"));
+    shop.put("salt/master.d/a.conf", "engines: [saltcellar_reactor]\n");
+    shop.assert_finding(
+        "engines",
+        "warning",
+        "logs of DIR/salt/master are not started: another file replaces this value of `engines`, which is now [saltcellar_reactor]",
+        "engines: [saltcellar_reactor, logs] in DIR/salt/master.d/a.conf",
+    );
+    shop.put("salt/master", &format!("{MASTER}reactor: [{{'a/*': [/a.sls]}}]\n"));
+    shop.put("salt/master.d/z.conf", "engines: {logs: {}}\n");
+    shop.assert_finding(
+        "engines",
+        "problem",
+        "saltcellar_reactor of DIR/salt/master.d/a.conf are not started",
+        "engines: [logs, saltcellar_reactor] in DIR/salt/master.d/z.conf",
+    );
+    shop.put("salt/master.d/z.conf", "engines: {saltcellar_reactor: {}}\n");
+    shop.assert_finding(
+        "engines",
+        "problem",
+        "engines is a mapping (DIR/salt/master.d/z.conf:1)",
+        "engines: [saltcellar_reactor], a list",
+    );
+}
+
+#[test]
+fn an_extension_that_an_upgrade_or_a_synchronization_removes_is_a_warning() {
+    let shop = Shop::new();
+    fs::remove_dir_all(shop.path("ext")).unwrap();
+    let package = |module: &str| {
+        let version = env!("CARGO_PKG_VERSION");
+        format!(
+            r#"{{"salt": "3006.28", "python": "3.10", "extension": "{version}", "module": "{module}", "entry": true}}"#
+        )
+    };
+    shop.python(&package("/opt/saltstack/salt/extras-3.10/saltext/saltcellar/returners/saltcellar.py"));
+    shop.assert_finding(
+        "extension",
+        "warning",
+        "the extension is installed for Python 3.10 only: /opt/",
+        "`saltcellar setup`",
+    );
+    shop.python(&package("/venv/lib/python3.10/site-packages/saltext/saltcellar/returners/saltcellar.py"));
+    assert!(shop.findings().is_empty(), "{:?}", shop.findings());
+
+    // After the upgrade: Salt's Python is bin/python3.14 in a directory that has extras-3.10.
+    let python = shop.path("python");
+    shop.python(r#"{"salt": "3008.3", "python": "3.14", "extension": null, "module": null, "entry": false}"#);
+    fs::create_dir(shop.path("bin")).unwrap();
+    fs::rename(&python, shop.path("bin/python3")).unwrap();
+    fs::create_dir_all(shop.path("extras-3.10/saltext/saltcellar")).unwrap();
+    let shop = Shop { salt_python: shop.path("bin/python3"), ..shop };
+    shop.assert_finding(
+        "extension",
+        "problem",
+        "does not find the extension: it is installed for another Python, in DIR/extras-3.10",
+        "`saltcellar setup`",
+    );
+
+    let name = "var/cache/salt/master/extmods/returners/saltcellar.py";
+    shop.put(name, concat!("# Made from saltext.saltcellar ", env!("CARGO_PKG_VERSION"), " by x\n"));
+    shop.assert_finding(
+        "extension",
+        "warning",
+        &format!("DIR/{name} is not in salt://_returners"),
+        "then remove DIR/var",
+    );
+    shop.put("salt/master", &format!("{MASTER}clean_dynamic_modules: False\n"));
+    assert!(shop.findings().is_empty(), "{:?}", shop.findings());
+    shop.put("salt/master", &format!("{MASTER}file_roots: {{base: [DIR/srv]}}\n"));
+    shop.put("srv/_returners/saltcellar.py", "");
+    assert!(shop.findings().is_empty(), "{:?}", shop.findings());
 }
 
 #[test]

@@ -112,9 +112,42 @@ fn systemd_is_notified_of_start_watchdog_and_stop() {
     hear("READY=1");
     hear("WATCHDOG=1");
     let pid = rustix::process::Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
+    hear("RELOADING=1\nMONOTONIC_USEC=");
+    hear("READY=1");
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     hear("STOPPING=1");
     assert!(ended(&mut child).success());
+}
+
+#[test]
+fn sighup_names_changed_keys_that_need_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("c.yaml");
+    fs::write(&file, "socket_peers: write\n").unwrap();
+    let log = dir.path().join("log");
+    let child = serve_command(dir.path())
+        .arg("--config")
+        .arg(&file)
+        .stderr(fs::File::create(&log).unwrap())
+        .spawn()
+        .unwrap();
+    let child = saltcellar::testkit::usage::Process(child);
+    let pid = rustix::process::Pid::from_raw(i32::try_from(child.0.id()).unwrap()).unwrap();
+    let logged =
+        |words: &str| wait_for(words, || fs::read_to_string(&log).unwrap().contains(words).then_some(()));
+    logged("listening");
+    for (text, words) in [
+        ("socket_peers: everything\n", "c.yaml:1: socket_peers"),
+        (
+            "socket_peers: read\nreactor: {master: /etc/salt/master}\n",
+            "changed configuration keys take effect after a restart keys=\"socket_peers, reactor.master\"",
+        ),
+    ] {
+        fs::write(&file, text).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
+        logged(words);
+    }
 }
 
 #[test]

@@ -83,8 +83,11 @@ mod bus_outages;
 /// The files in systemd/.
 mod systemd_files;
 
-/// The file that makes a Salt master use saltcellar.
+/// The file that makes a Salt master or minion use saltcellar.
 mod setup;
+
+/// All of `setup`: extension, daemon, units, master, and removal, with a fake systemctl.
+mod setup_system;
 
 /// Verify, rebuild, salvage, backup, restore.
 mod store_tools;
@@ -92,7 +95,7 @@ mod store_tools;
 /// Filters and redaction, by every source of entries; masters' keys.
 mod policy;
 
-/// Import and export: Salt's own job cache, pgjsonb, JSON lines.
+/// Import and export: Salt's own job cache, JSON lines.
 mod moving;
 
 /// Rendered SLS files, compared with Salt's results.

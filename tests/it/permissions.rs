@@ -115,18 +115,15 @@ fn exports_and_backups_were_readable_by_others() {
     let cellar = Cellar::start();
     filled(&cellar);
     let to = |name: &str| cellar.dir.path().join(name);
-    let (jobs, lines, backup) = (to("jobs"), to("lines.jsonl"), to("backup"));
-    for args in [
-        ["export", "local_cache", jobs.to_str().unwrap()],
-        ["export", "jsonl", lines.to_str().unwrap()],
-        ["store", "backup", backup.to_str().unwrap()],
-    ] {
+    let (lines, backup) = (to("lines.jsonl"), to("backup"));
+    for args in [["export", "jsonl", lines.to_str().unwrap()], ["store", "backup", backup.to_str().unwrap()]]
+    {
         let state = cellar.state_dir();
         let args = [&args[..], &["--state-dir", state.to_str().unwrap()]].concat();
         let output = run(&cellar, &args);
         assert!(output.status.success(), "{args:?}: {}", stderr(&output));
     }
-    for path in [&jobs, &lines, &backup] {
+    for path in [&lines, &backup] {
         assert!(path.exists());
         assert_eq!(open_to(path, 0o077), []);
     }
@@ -134,44 +131,6 @@ fn exports_and_backups_were_readable_by_others() {
     let output = run(&cellar, &["store", "restore", backup.to_str().unwrap(), restored.to_str().unwrap()]);
     assert!(output.status.success(), "{}", stderr(&output));
     assert_eq!(open_to(&restored, 0o077), []);
-}
-
-/// The name of a job's directory: sha256 of its jid.
-fn place_of_a_job(cellar: &Cellar) -> String {
-    let tree = cellar.dir.path().join("tree");
-    let output = run(cellar, &["export", "local_cache", tree.to_str().unwrap()]);
-    assert!(output.status.success(), "{}", stderr(&output));
-    let first = fs::read_dir(&tree).unwrap().next().unwrap().unwrap().file_name();
-    first.to_str().unwrap().to_owned()
-}
-
-#[test]
-fn an_export_followed_a_link_in_its_target_tree() {
-    let cellar = Cellar::start();
-    filled(&cellar);
-    let top = place_of_a_job(&cellar);
-    let elsewhere = cellar.dir.path().join("elsewhere");
-    let untouched = |what: &str| {
-        let found = all(&elsewhere);
-        assert!(found.len() == 2 && elsewhere.join("kept").exists(), "{what}: {found:?}");
-    };
-    // Each directory of the tree in turn, and the file of a job.
-    for link in [&top, ".saltcellar-export", ".saltcellar-export/partial", ".saltcellar-export/partial/job"] {
-        let jobs = tempfile::tempdir_in(cellar.dir.path()).unwrap();
-        let _ = fs::remove_dir_all(&elsewhere);
-        fs::create_dir(&elsewhere).unwrap();
-        fs::write(elsewhere.join("kept"), "").unwrap();
-        let link = jobs.path().join(link);
-        fs::create_dir_all(link.parent().unwrap()).unwrap();
-        symlink(&elsewhere, &link).unwrap();
-        let output =
-            run(&cellar, &["export", "local_cache", "--into-existing", jobs.path().to_str().unwrap()]);
-        untouched(&format!("{}: {}", link.display(), stderr(&output)));
-        if !link.ends_with("job") {
-            assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
-            assert!(stderr(&output).contains("symbolic link"), "{}", stderr(&output));
-        }
-    }
 }
 
 #[test]

@@ -157,7 +157,7 @@ fn doctor_and_the_log_report_the_acting_reactor() {
     assert!(live.0 == "warning" && live.1.contains("it runs in shadow mode"), "{live:?}");
     assert!(written.0 == "problem" && written.1.contains("/master:7"), "{written:?}");
     assert!(
-        written.1.contains("reactor.shadow: true") && written.1.contains("engines: [saltcellar-reactor]"),
+        written.1.contains("reactor.shadow: true") && written.1.contains("`saltcellar setup --reactor`"),
         "{written:?}"
     );
     // The same at a start: it is logged, and the reactor does not act.

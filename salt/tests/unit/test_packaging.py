@@ -50,11 +50,16 @@ def test_the_licence_that_is_packed_is_the_repositorys():
 
 
 def test_the_single_file_contains_all_modules_and_no_package_imports():
-    text = single_file.render()
-    # Including those imported on demand.
-    assert {"client", "settings", "spool", "wire", "https"} <= set(single_file.modules())
-    assert "saltext.saltcellar." not in text
-    assert text.startswith(f'"""{returner.__doc__}"""\n')
+    for kind in single_file.KINDS:
+        text = single_file.render(kind)
+        # Including those imported on demand.
+        assert {"client", "settings", "spool", "wire", "https"} <= set(single_file.modules(kind))
+        assert "saltext.saltcellar." not in text
+    assert single_file.render().startswith(f'"""{returner.__doc__}"""\n')
+
+
+def test_each_module_that_salt_loads_has_a_single_file():
+    assert {(path.parent.name, path.stem) for path in loaded_modules()} == set(single_file.KINDS.items())
 
 
 def test_the_single_file_tool_reports_whether_the_file_is_current(tmp_path):

@@ -176,6 +176,7 @@ pub const CALLS: &[Call] = &[
     read("reactor_why", "Show the rules that match a tag, and its latest reactions", Read, reactor::why),
     read("reactor_shadow", "List calls of our reactor and of Salt's for comparison", Read, shadow::shadow),
     read("reactor_replay", "Repeat dead-lettered calls", Admin, reactor::replay),
+    read("reactor_lease", "Renew the reactor's lease, for the master's engine", Admin, reactor::lease),
     read("job_show", "Show one job with its returns", Read, jobs::job_show),
     read("job_states", "List the states of a job", Read, jobs::job_states),
     read("job_diff", "Compare two runs of a job", Read, jobs::job_diff),

@@ -7,10 +7,12 @@ use super::{Ctx, document, failed};
 use crate::api::query::Job;
 use crate::base::clock::Micros;
 use crate::base::limits::{
-    LIST_BYTES_MAX, LIST_ROWS_MAX, REACTOR_NAMES_MAX, REACTOR_RESULT_BYTES_MAX, REACTOR_SEARCH_BYTES,
+    LIST_BYTES_MAX, LIST_ROWS_MAX, REACTOR_LEASE, REACTOR_NAMES_MAX, REACTOR_RESULT_BYTES_MAX,
+    REACTOR_SEARCH_BYTES,
 };
 use crate::ingest::bus::{BusMonitor, BusStatus};
 use crate::model::{EventFilter, Flags, Glob, Kind, REACTION_TAG, SeqNo};
+use crate::reactor::EngineReport;
 use crate::reactor::acting::{self, Assigned};
 use crate::reactor::run::engine::Handle;
 use crate::reactor::run::record::replay::{ReplayError, Replayed};
@@ -60,6 +62,26 @@ pub(super) fn list(ctx: &Ctx, _args: &Args<'_>) -> Result<Vec<u8>, CallError> {
         fields.retain(|_, value| !value.is_null());
     }
     document(answer)
+}
+
+/// Renews the reactor's lease for the master's engine, see [`EngineReport`].
+pub(super) fn lease(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+    let handle = reactor(ctx)?;
+    let report = EngineReport {
+        token: args.text("token")?,
+        fallback: args.flag("fallback")?,
+        acts: args.flag("acts")?,
+        began: args.int("began")?.map(Micros),
+        ended: args.int("ended")?.map(Micros),
+    };
+    let (token, blocked) = handle.report(&report);
+    let buses: Vec<_> = ctx.buses.iter().map(BusMonitor::status).collect();
+    document(json!({
+        "token": token,
+        "lease_ms": REACTOR_LEASE.as_millis(),
+        "blocked": blocked.or_else(|| no_events(ctx, &buses)),
+        "version": env!("CARGO_PKG_VERSION"),
+    }))
 }
 
 /// Why the reactor receives no events; `None` if it does.

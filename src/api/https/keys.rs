@@ -31,6 +31,9 @@ pub(super) enum NoKey {
     Unreadable { id: String, why: String },
 }
 
+/// The store of Salt's driver `mmap_key`, which replaces the files of `localfs_key` (`keys.cache_driver`, from 3008 on).
+const OTHER_STORE: &str = ".mmap_keys.idx";
+
 /// Directories of other keys, and their states in `salt-key`.
 const NOT_ACCEPTED: [(&str, &str); 3] =
     [("minions_pre", "pending"), ("minions_rejected", "rejected"), ("minions_denied", "denied")];
@@ -47,7 +50,27 @@ pub(super) struct Keys {
 impl Keys {
     /// The keys in the master's `pki_dir`.
     pub(super) fn of(pki_dir: &Path) -> Self {
-        Self { dir: pki_dir.to_owned(), known: Mutex::default() }
+        let keys = Self { dir: pki_dir.to_owned(), known: Mutex::default() };
+        if let Some(why) = keys.not_files() {
+            tracing::error!(dir = %pki_dir.display(), "all minions are rejected: {why}");
+        }
+        keys
+    }
+
+    /// Why this directory does not have the keys that the master accepts.
+    fn not_files(&self) -> Option<String> {
+        let dir = self.dir.display();
+        if self.dir.join(OTHER_STORE).exists() {
+            return Some(format!(
+                "the master keeps its keys in {dir}/{OTHER_STORE} (keys.cache_driver: mmap_key), and the HTTPS source reads only files of \
+                 localfs_key; if the master uses localfs_key again, remove {OTHER_STORE}*"
+            ));
+        }
+        (!self.dir.join("minions").is_dir()).then(|| {
+            format!(
+                "there is no directory {dir}/minions: the master's keys are elsewhere (https.pki_dir), or not in files (keys.cache_driver)"
+            )
+        })
     }
 
     /// The accepted key of a minion. The envelope's parser guarantees that `id` is a valid file name.
@@ -57,6 +80,9 @@ impl Keys {
             id: id.to_owned(),
             why: format!("{}: {why}", path.display()),
         };
+        if let Some(why) = self.not_files() {
+            return Err(NoKey::Unreadable { id: id.to_owned(), why });
+        }
         let identity = match FileIdentity::of(&path) {
             Ok(identity) => identity,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -110,10 +136,15 @@ mod tests {
             Err(NoKey::NotAccepted { state, .. }) => state.to_owned(),
             Err(NoKey::Unreadable { why, .. }) => why,
         };
-        assert_eq!(state("a"), "unknown");
+        let no_directory = format!(
+            "there is no directory {}/minions: the master's keys are elsewhere",
+            dir.path().display()
+        );
+        assert!(state("a").starts_with(&no_directory), "{}", state("a"));
         for sub in ["minions", "minions_pre", "minions_rejected", "minions_denied"] {
             std::fs::create_dir(dir.path().join(sub)).unwrap();
         }
+        assert_eq!(state("a"), "unknown");
         for (sub, word) in NOT_ACCEPTED {
             std::fs::write(dir.path().join(sub).join("a"), PEM).unwrap();
             assert_eq!(state("a"), word);
@@ -133,5 +164,11 @@ mod tests {
         assert!(state("a").ends_with("minions/a: not a file"), "{}", state("a"));
         std::fs::write(dir.path().join("minions/b"), vec![b'x'; 300_000]).unwrap();
         assert!(state("b").contains("longer than 262144 bytes"), "{}", state("b"));
+        std::fs::write(dir.path().join(OTHER_STORE), "").unwrap();
+        assert!(
+            state("b").contains("(keys.cache_driver: mmap_key), and the HTTPS source reads only files"),
+            "{}",
+            state("b")
+        );
     }
 }

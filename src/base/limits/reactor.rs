@@ -187,6 +187,10 @@ pub const REACTOR_SHADOW_SEARCH_BYTES: usize = 64 * 1024 * 1024;
 /// Interval at which the reactor logs whether it is in shadow, besides each start and change.
 pub const REACTOR_MODE_INTERVAL: Duration = Duration::from_secs(3600);
 
+/// Time for which the reactor acts after a report of the master's engine `saltcellar_reactor`, if that may start Salt's own reactor instead.
+/// A call to the master that began in this time may end later.
+pub const REACTOR_LEASE: Duration = Duration::from_secs(15);
+
 const _: () = assert!(REACTOR_TASKS_MAX > REACTOR_WORKERS as usize);
 
 /// Processes of Salt's Python that render concurrently. Each has some 70 MB, and starts when the others are busy.

@@ -1,5 +1,8 @@
-//! `saltcellar completions SHELL`.
+//! `saltcellar completions SHELL` and `saltcellar man DIR`: what is generated from the definition of the command line.
 
+use std::path::PathBuf;
+
+use anyhow::Context as _;
 use clap::CommandFactory;
 use clap_complete::Shell;
 
@@ -27,4 +30,17 @@ pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<()> {
     let mut out = Output::new(Format::Table);
     out.text(&String::from_utf8_lossy(&script))?;
     Ok(out.flush()?)
+}
+
+/// Arguments of `man`.
+#[derive(clap::Args)]
+pub(in crate::cli) struct ManArgs {
+    /// An existing directory
+    directory: PathBuf,
+}
+
+/// Writes `saltcellar.1` and a page of each verb, such as `saltcellar-jobs-list.1`.
+pub(in crate::cli) fn man(args: &ManArgs) -> anyhow::Result<()> {
+    clap_mangen::generate_to(Cli::command(), &args.directory)
+        .with_context(|| format!("write manual pages to {}", args.directory.display()))
 }

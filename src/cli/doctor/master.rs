@@ -8,12 +8,12 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use super::access::{ENTER, READ, User, WRITE};
-use super::python::{Installed, single_file};
+use super::python::{Installed, extras_with_extension, is_in_extras, single_file};
 use super::{CheckResult, Findings, options};
-use crate::config::salt_master::{SALT_PYTHON, SaltMaster, same_file};
+use crate::config::salt_master::{AcceptedKeys, SaltMaster, python, same_file};
 use crate::config::{Config, SYSTEM_SOCKET};
 use crate::reactor::{Account, acting};
-use crate::wire::python::Value;
+use crate::wire::python::{Map, Value};
 
 /// Input of the checks.
 pub(super) struct MasterContext<'a> {
@@ -72,6 +72,7 @@ pub(super) fn check(found: &mut Findings, context: &MasterContext<'_>) {
     options::keep_jobs_seconds(found, context, &uses);
     sock_dir(found, context, &uses);
     keys(found, context);
+    engines(found, context);
     reactor(found, context);
     helper(found, context);
     no_active_reactor(found, context);
@@ -109,21 +110,22 @@ fn use_of_saltcellar(found: &mut Findings, context: &MasterContext<'_>, uses: &U
             CheckResult::Warning,
             format!("this master does not use saltcellar: its job cache is {now}"),
             "no option names saltcellar, and the daemon reads no bus of this master",
-            "run `saltcellar setup --write`, and restart the master",
+            "`saltcellar setup`",
         );
     }
 }
 
-/// Whether Salt's loader finds the returner, and its version.
+/// Whether Salt's loader finds the returner, its version, and whether it remains after an upgrade of Salt.
 fn extension(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     const CHECK: &str = "extension";
+    const WHY: &str = "without its returner, the master cannot create job ids and publishes no jobs";
     if !(uses.job_cache || uses.event_return || uses.ext_job_cache) {
         return;
     }
-    let file = single_file(&candidates(context.master));
+    let master = context.master;
+    let file = single_file(&candidates(master));
     let packaged = context.python.as_ref().ok().and_then(|python| python.extension.clone());
-    let install = "`salt-pip install` the wheel (`pip` if Salt was installed by pip), or copy the single file to salt://_returners/ and \
-                   run `salt-run saltutil.sync_returners`; then restart the master";
+    let install = "`saltcellar setup` (or `salt-pip install` its wheel), then restart the master";
     let version = match (&file, &packaged, context.python) {
         (Some((path, version)), packaged, _) => {
             if packaged.is_some() {
@@ -135,24 +137,31 @@ fn extension(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
                     format!("remove {}, or uninstall the package", path.display()),
                 );
             }
+            synced_file(found, master, path);
             version.clone().or_else(|| packaged.clone())
         }
-        (None, Some(version), _) => Some(version.clone()),
-        (None, None, Ok(python)) => {
-            return found.advise(
-                CHECK,
-                CheckResult::Problem,
-                format!("Salt's Python ({}) does not find the extension", python.python.display()),
-                "without its returner, the master cannot allocate job ids and sends no jobs",
-                install,
-            );
+        (None, Some(version), Ok(python)) => {
+            lost_by_upgrade(found, python);
+            Some(version.clone())
         }
-        (None, None, Err(why)) => {
+        (None, _, Ok(python)) => {
+            let name = python.python.display();
+            let elsewhere = extras_with_extension(&python.python);
+            let message = match elsewhere.first() {
+                Some(extras) => format!(
+                    "Salt's Python ({name}) does not find the extension: it is installed for another Python, in {}",
+                    extras.display()
+                ),
+                None => format!("Salt's Python ({name}) does not find the extension"),
+            };
+            return found.advise(CHECK, CheckResult::Problem, message, WHY, install);
+        }
+        (None, _, Err(why)) => {
             return found.advise(
                 CHECK,
                 CheckResult::Warning,
                 format!("cannot check whether Salt finds the extension: {why}"),
-                "without its returner, the master cannot allocate job ids and sends no jobs",
+                WHY,
                 "set Salt's Python with --salt-python, or check that the extension is installed",
             );
         }
@@ -171,14 +180,52 @@ fn extension(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     }
 }
 
-/// Possible paths of a single-file returner, in Salt's search order.
+/// A package that `salt-pip` installed for one minor version of Python.
+fn lost_by_upgrade(found: &mut Findings, python: &Installed) {
+    let Some(module) = python.module.as_deref().filter(|module| is_in_extras(module)) else { return };
+    found.advise(
+        "extension",
+        CheckResult::Warning,
+        format!("the extension is installed for Python {} only: {}", python.version.as_deref().unwrap_or("?"), module.display()),
+        "an upgrade of Salt to a release with another Python removes it, and the master then publishes no jobs",
+        "`saltcellar setup`, which makes Salt load it from a directory of its own; or run `salt-pip install` again right after each upgrade",
+    );
+}
+
+/// A file in `extension_modules` that the next synchronization deletes.
+fn synced_file(found: &mut Findings, master: &SaltMaster, path: &Path) {
+    let is_synced = master.texts("extension_modules").iter().any(|dir| path.starts_with(dir));
+    let keeps = master.option("clean_dynamic_modules").is_some_and(|value| !value.truthy());
+    let is_source = |dir: &PathBuf| dir.join("_returners/saltcellar.py").is_file();
+    if !is_synced || keeps || master.file_roots.values().flatten().any(is_source) {
+        return;
+    }
+    found.advise(
+        "extension",
+        CheckResult::Warning,
+        format!("{} is not in salt://_returners", path.display()),
+        "the next `salt-run saltutil.sync_returners` or `sync_all` deletes it, and the master then publishes no jobs",
+        format!("`saltcellar setup`, then remove {}", path.display()),
+    );
+}
+
+/// Possible paths of a single-file returner, in the search order of Salt 3006 to 3008.
 fn candidates(master: &SaltMaster) -> Vec<PathBuf> {
-    const FILE: &str = "returners/saltcellar.py";
-    let mut found: Vec<PathBuf> =
-        master.texts("returner_dirs").iter().map(|dir| Path::new(dir).join("saltcellar.py")).collect();
-    found.extend(master.texts("extension_modules").iter().map(|dir| Path::new(dir).join(FILE)));
-    found.extend(master.texts("module_dirs").iter().map(|dir| Path::new(dir).join(FILE)));
-    found
+    let own = master.texts("module_dirs");
+    // Of the directories in `module_dirs` the last one counts, and in each only one of the two forms.
+    let mut found: Vec<PathBuf> = own
+        .iter()
+        .rev()
+        .filter_map(|dir| {
+            ["returners", "_returners"]
+                .map(|sub| Path::new(dir).join(sub))
+                .into_iter()
+                .find(|dir| dir.is_dir())
+        })
+        .collect();
+    found.extend(master.texts("extension_modules").iter().map(|dir| Path::new(dir).join("returners")));
+    found.extend(master.texts("returner_dirs").iter().map(PathBuf::from));
+    found.iter().map(|dir| dir.join("saltcellar.py")).collect()
 }
 
 /// The extension's socket, and whether the master's user has access to it.
@@ -313,17 +360,29 @@ fn keys(found: &mut Findings, context: &MasterContext<'_>) {
     if config.https.listen.is_none() {
         return;
     }
-    if !same_file(&config.https.pki_dir, &master.pki_dir) {
+    let dir = match master.accepted_keys() {
+        AcceptedKeys::Files(dir) => dir,
+        AcceptedKeys::Driver(driver) => {
+            return found.advise(
+                CHECK,
+                CheckResult::Problem,
+                format!("keys.cache_driver is {driver} ({})", option_origin(master, "keys.cache_driver")),
+                "the master then keeps no files of accepted keys, which the HTTPS source needs to verify minions: it rejects all",
+                "keys.cache_driver: localfs_key (Salt's default), or remove https.listen from the daemon's configuration",
+            );
+        }
+    };
+    if !same_file(&config.https.pki_dir, &dir) {
         found.advise(
             CHECK,
             CheckResult::Problem,
             format!(
                 "the HTTPS source uses the keys in {}, but this master's are in {}",
                 config.https.pki_dir.display(),
-                master.pki_dir.display()
+                dir.display()
             ),
             "minions without a key there are rejected",
-            format!("https.pki_dir: {} in the daemon's configuration", master.pki_dir.display()),
+            format!("https.pki_dir: {} in the daemon's configuration", dir.display()),
         );
     }
     let accepted = config.https.pki_dir.join("minions");
@@ -343,6 +402,79 @@ fn keys(found: &mut Findings, context: &MasterContext<'_>) {
     }
 }
 
+/// Engines that no longer start because another file sets the option, too.
+fn engines(found: &mut Findings, context: &MasterContext<'_>) {
+    const CHECK: &str = "engines";
+    let master = context.master;
+    let in_effect = master.option(CHECK).map(engine_names).unwrap_or_default();
+    let files = master.option_by_file(CHECK);
+    let Some((last, _)) = files.last() else { return };
+    let effective = format!("[{}]", in_effect.join(", "));
+    for (file, value) in &files {
+        let names = engine_names(value).into_iter();
+        let lost: Vec<_> = names.filter(|name| !in_effect.contains(name)).collect();
+        if lost.is_empty() {
+            continue;
+        }
+        let message = format!(
+            "{} of {} are not started: another file replaces this value of `engines`, which is now {effective}",
+            lost.join(", "),
+            file.display()
+        );
+        let (verdict, why) = if lost.iter().any(|name| is_our_engine(name)) && master.runs_reactor() {
+            (CheckResult::Problem, "Salt's own reactor is therefore on")
+        } else {
+            (
+                CheckResult::Warning,
+                "the lists of included files are merged; they replace the main file's, and a mapping replaces all before it",
+            )
+        };
+        let all: Vec<_> = in_effect.iter().chain(&lost).cloned().collect();
+        found.advise(
+            CHECK,
+            verdict,
+            message,
+            why,
+            format!("engines: [{}] in {}", all.join(", "), last.display()),
+        );
+    }
+    if master.option(CHECK).is_some_and(|value| value.as_map().is_some())
+        && in_effect.iter().any(|name| is_our_engine(name))
+        && master.runs_reactor()
+    {
+        found.advise(
+            CHECK,
+            CheckResult::Problem,
+            format!("engines is a mapping ({})", option_origin(master, CHECK)),
+            "beside a mapping, the master adds its own reactor although saltcellar_reactor is configured",
+            format!("engines: [{}], a list", in_effect.join(", ")),
+        );
+    }
+}
+
+/// The names in a value of `engines`.
+fn engine_names(engines: &Value) -> Vec<String> {
+    let names =
+        |map: &Map| map.keys().filter_map(|name| name.0.as_str()).map(str::to_owned).collect::<Vec<_>>();
+    match engines {
+        Value::List(items) => items
+            .iter()
+            .flat_map(|item| match item {
+                Value::Str(name) => vec![name.clone()],
+                Value::Map(map) => names(map),
+                _ => Vec::new(),
+            })
+            .collect(),
+        Value::Map(map) => names(map),
+        _ => Vec::new(),
+    }
+}
+
+/// Whether this engine stands for saltcellar's reactor.
+fn is_our_engine(name: &str) -> bool {
+    name.starts_with("saltcellar") && name.contains("reactor")
+}
+
 /// Two active reactors would execute every reaction twice.
 fn reactor(found: &mut Findings, context: &MasterContext<'_>) {
     const CHECK: &str = "reactor";
@@ -356,8 +488,8 @@ fn reactor(found: &mut Findings, context: &MasterContext<'_>) {
                 option_origin(master, CHECK)
             ),
             "to avoid executing reactions twice, saltcellar's runs in shadow mode",
-            "`engines: [saltcellar-reactor]` in the master's configuration, which disables Salt's own, then \
-            restart the master; or reactor.shadow: true in the daemon's, to stay in shadow mode",
+            "`saltcellar setup --reactor`, which adds `saltcellar_reactor` to the master's list `engines` and so disables Salt's own; \
+            or reactor.shadow: true in the daemon's configuration, to stay in shadow mode",
         );
     }
 }
@@ -371,12 +503,15 @@ fn helper(found: &mut Findings, context: &MasterContext<'_>) {
     if !is_its_reactor {
         return;
     }
-    let python = reactor.python.as_deref().unwrap_or(Path::new(SALT_PYTHON));
-    if !python.is_file() {
+    let python = python::find(reactor.python.as_deref());
+    if !python.as_deref().is_some_and(Path::is_file) {
         return found.advise(
             CHECK,
             CheckResult::Warning,
-            format!("there is no Python at {}", python.display()),
+            match python {
+                Some(python) => format!("there is no Python at {} ({CHECK})", python.display()),
+                None => format!("{CHECK} is not set, and no salt-master is installed whose Python could be used"),
+            },
             "files that are not rendered natively, grains, `caller` reactions, and runners and wheel functions without `args` fail",
             "`reactor: {python: PATH}` in the daemon's configuration, with the Python in which Salt is installed",
         );
@@ -416,7 +551,7 @@ fn no_active_reactor(found: &mut Findings, context: &MasterContext<'_>) {
         ),
         "events that match these rules cause no reaction",
         format!(
-            "`reactor: {{master: {}}}` in the daemon's configuration, then restart it; or remove `saltcellar-reactor` from the \
+            "`reactor: {{master: {}}}` in the daemon's configuration, then restart it; or remove `saltcellar_reactor` from the \
             master's `engines`, then restart the master",
             master.conf_file.display()
         ),
@@ -430,7 +565,7 @@ fn reacts(config: &Config, conf_file: &Path) -> bool {
 }
 
 /// An option of the extension: flat, or in the map `saltcellar`; the flat one takes precedence.
-pub(super) fn setting(master: &SaltMaster, key: &str) -> Option<String> {
+pub(in crate::cli) fn setting(master: &SaltMaster, key: &str) -> Option<String> {
     let map = master.option("saltcellar").and_then(Value::as_map);
     let configured = master.text(&format!("saltcellar.{key}")).or_else(|| map?.get(key)?.as_str());
     configured.filter(|configured| !configured.is_empty()).map(str::to_owned)
@@ -489,7 +624,7 @@ mod tests {
         let (verdict, message) = verdicts(0, true, Some("/no/such/python".into())).remove(0);
         assert_eq!(
             (verdict, message.as_str()),
-            (CheckResult::Warning, "there is no Python at /no/such/python")
+            (CheckResult::Warning, "there is no Python at /no/such/python (reactor.python)")
         );
     }
 

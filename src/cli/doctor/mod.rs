@@ -14,10 +14,13 @@ mod permissions;
 mod python;
 mod reactor;
 
+pub(super) use self::master::setting as master_setting;
+
 use std::fmt::Write as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
+use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
 use super::format::output::{Format, Output, plain};
@@ -25,7 +28,7 @@ use super::format::table::{Column, Table};
 use super::{Exit, Finding, Global, ask};
 use crate::api::client::{Client, ClientError};
 use crate::base::clock::Clock;
-use crate::config::salt_master::SaltMaster;
+use crate::config::salt_master::{SaltMaster, python as salt_python};
 use crate::config::{Config, Environment, SocketChoice};
 use crate::ingest::spool::Spool;
 use crate::wire::unix_listener;
@@ -57,7 +60,7 @@ pub(super) struct Args {
     /// Do not check the Salt master
     #[arg(long, conflicts_with_all = ["salt_config", "salt_python"])]
     no_master: bool,
-    /// Salt's Python [default: the interpreter of salt-master]
+    /// Salt's Python [default: that of the running salt-master, or of the installed one]
     #[arg(long, value_name = "PROGRAM")]
     salt_python: Option<PathBuf>,
 }
@@ -121,10 +124,18 @@ impl Findings {
     }
 }
 
+impl Args {
+    /// For a check after `setup`.
+    pub(super) fn after_setup(salt_config: &Path, salt_python: Option<&Path>) -> Self {
+        let (spool, salt_python) = (Vec::new(), salt_python.map(Path::to_owned));
+        Self { spool, salt_config: salt_config.to_owned(), no_master: false, salt_python }
+    }
+}
+
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let (overrides, environment) = (global.overrides(), Environment::of_process());
-    let choice = SocketChoice::find(&overrides, &environment)?;
-    let config = Config::load(&overrides, &environment)?;
+    let choice = SocketChoice::find(&overrides, &environment).context("read the configuration")?;
+    let config = Config::load(&overrides, &environment).context("read the configuration")?;
     let mut found = Findings::default();
     check_socket(&mut found, &choice.path, &config);
     let status = check_daemon(&mut found, &choice.path);
@@ -153,6 +164,11 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     report(global, &found, unreachable)
 }
 
+/// The version of the extension's package in Salt's Python.
+pub(super) fn installed_extension(salt_python: &Path, master: &SaltMaster) -> Option<String> {
+    python::ask(salt_python, master).ok()?.extension
+}
+
 /// Whether a master is configured here. A missing configuration is a problem only if its directory was passed.
 fn master_exists(found: &mut Findings, salt_master: &SaltMaster, args: &Args) -> bool {
     const CHECK: &str = "master_config";
@@ -173,16 +189,34 @@ fn master_exists(found: &mut Findings, salt_master: &SaltMaster, args: &Args) ->
 }
 
 fn check_master(found: &mut Findings, salt_master: &SaltMaster, config: &Config, socket: &Path, args: &Args) {
-    let python = match python::find(args.salt_python.as_deref()) {
+    let running = salt_python::of_running_master();
+    if let Some(running) =
+        running.as_deref().filter(|running| args.salt_python.is_none() && !running.exists())
+    {
+        found.advise(
+            "salt",
+            CheckResult::Warning,
+            format!("the master runs in {}, which no longer exists", running.display()),
+            "Salt was upgraded, and the old master still runs; its processes fail to load modules",
+            "`systemctl restart salt-master`",
+        );
+    }
+    let running = running.filter(|running| running.exists());
+    let python = match args.salt_python.clone().or(running).or_else(|| salt_python::find(None)) {
         Some(path) => {
             python::ask(&path, salt_master).map_err(|why| format!("cannot query {}: {why}", path.display()))
         }
-        None => Err("salt-master is not on PATH".to_owned()),
+        None => {
+            Err("no salt-master is installed in PATH, /usr/bin, /usr/local/bin or /opt/saltstack/salt"
+                .to_owned())
+        }
     };
     if let Ok(installed) = &python
         && let Some(salt) = &installed.salt
     {
-        found.add("salt", CheckResult::Ok, format!("{salt}, in {}", installed.python.display()));
+        let version =
+            installed.version.as_deref().map_or_else(String::new, |version| format!(" (Python {version})"));
+        found.add("salt", CheckResult::Ok, format!("{salt}, in {}{version}", installed.python.display()));
     }
     let daemon = access::User::numbered(daemon_uid(socket));
     let context =

@@ -53,9 +53,15 @@ pub(super) fn event_return(found: &mut Findings, context: &MasterContext<'_>, us
     let MasterContext { master, .. } = context;
     match (uses.event_return, uses.bus) {
         (false, true) => found.add("event_return", CheckResult::Ok, "the daemon reads the bus directly"),
-        (false, false) => {
-            found.add("event_return", CheckResult::Ok, "events are not archived: neither event_return nor bus is configured");
-        }
+        // A master that does not use saltcellar at all has its own finding.
+        (false, false) if !uses.job_cache && !uses.ext_job_cache => {}
+        (false, false) => found.advise(
+            "event_return",
+            CheckResult::Warning,
+            "events of this master are not archived: the daemon does not read its bus, and event_return does not name saltcellar",
+            "only jobs and returns are stored; `saltcellar events list` has no events, and the reactor none to react to",
+            format!("`bus: [{}]` in the daemon's configuration, then restart it", master.sock_dir.display()),
+        ),
         (true, true) => found.advise(
             "event_return",
             CheckResult::Warning,

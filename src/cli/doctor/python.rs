@@ -1,7 +1,6 @@
-//! Salt's Python, and whether Salt's loader finds the extension, as a package or as a single file.
+//! Whether Salt's loader finds the extension in Salt's Python, as a package or as a single file.
 //!
-//! Salt may run in its own Python (`/opt/saltstack/salt`), in a virtual environment or in the system's. The first line of
-//! `salt-master` names it. That Python lists its packages, and Salt checks the types of the configured options.
+//! That Python lists its packages, and Salt checks the types of the configured options.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -11,17 +10,19 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value as Json;
 
-use crate::config::salt_master::{SALT_PYTHON, SaltMaster};
+use crate::config::salt_master::SaltMaster;
 use crate::reactor::{encode_map, memory_file};
 
-const PROGRAMS: [&str; 3] = ["salt-master", "salt-call", "salt"];
 const TIMEOUT: Duration = Duration::from_secs(15);
 /// Bytes of a file that are searched for its version.
 const HEAD_BYTES: u64 = 64 * 1024;
+/// Precedes the version of Python in the name of a directory of `salt-pip`.
+const EXTRAS: &str = "extras-";
 /// Precedes the version in the single file.
 const MADE_FROM: &str = "# Made from saltext.saltcellar ";
 
-/// Prints versions, whether the returner's module and its entry point exist, and Salt's warnings about the options on standard input.
+/// Prints versions, the path of the returner's module, whether its entry point exists, and Salt's warnings about the options on standard
+/// input.
 const QUERY: &str = r#"
 import importlib.metadata as metadata, importlib.util, json, logging, sys
 def version(name):
@@ -29,11 +30,12 @@ def version(name):
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
-def there(name):
+def path(name):
     try:
-        return importlib.util.find_spec(name) is not None
+        spec = importlib.util.find_spec(name)
     except ImportError:
-        return False
+        return None
+    return spec and spec.origin
 warnings = []
 class Warnings(logging.Handler):
     def emit(self, record):
@@ -53,7 +55,8 @@ entries = [entry.value for entry in metadata.entry_points(group="salt.loader")]
 print(json.dumps({
     "salt": version("salt"),
     "extension": version("saltext.saltcellar"),
-    "module": there("saltext.saltcellar.returners.saltcellar"),
+    "python": "%d.%d" % sys.version_info[:2],
+    "module": path("saltext.saltcellar.returners.saltcellar"),
     "entry": any(value.split(":")[0] == "saltext.saltcellar" for value in entries),
     "warnings": warnings[:50],
 }))
@@ -65,40 +68,14 @@ pub(super) struct Installed {
     pub(super) python: PathBuf,
     /// Salt's version.
     pub(super) salt: Option<String>,
-    /// The extension's version, if Salt's loader finds it.
+    /// Python's version, such as 3.11.
+    pub(super) version: Option<String>,
+    /// The extension's version, if Salt's loader finds the package.
     pub(super) extension: Option<String>,
+    /// The path of the package's returner.
+    pub(super) module: Option<PathBuf>,
     /// Salt's warnings about the types of options.
     pub(super) warnings: Vec<String>,
-}
-
-/// Salt's Python: `given`, or the interpreter of Salt's programs, or that of Salt's packages.
-pub(super) fn find(given: Option<&Path>) -> Option<PathBuf> {
-    if let Some(given) = given {
-        return Some(given.to_owned());
-    }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    for dir in std::env::split_paths(&path) {
-        for program in PROGRAMS {
-            if let Some(python) = interpreter(&dir.join(program)) {
-                return Some(python);
-            }
-        }
-    }
-    Some(PathBuf::from(SALT_PYTHON)).filter(|python| python.exists())
-}
-
-/// The Python on a program's first line, or in `bin` beside it, which the shell scripts of Salt's packages start.
-fn interpreter(program: &Path) -> Option<PathBuf> {
-    let program = program.canonicalize().ok()?;
-    let mut line = String::new();
-    BufReader::new(File::open(&program).ok()?.take(4096)).read_line(&mut line).ok()?;
-    let mut words = line.strip_prefix("#!")?.split_whitespace();
-    let first = PathBuf::from(words.next()?);
-    if first.file_name()?.to_str()?.starts_with("python") {
-        return Some(first);
-    }
-    let beside = program.parent()?.join("bin/python3");
-    beside.exists().then_some(beside)
 }
 
 /// Runs [`QUERY`] in that Python. An error is the reason, without a subject.
@@ -140,9 +117,31 @@ pub(super) fn ask(python: &Path, master: &SaltMaster) -> Result<Installed, Strin
     Ok(Installed {
         python: python.to_owned(),
         salt: text("salt"),
-        extension: if yes("module") && yes("entry") { text("extension") } else { None },
+        version: text("python"),
+        extension: text("extension").filter(|_| text("module").is_some() && yes("entry")),
+        module: text("module").map(PathBuf::from),
         warnings: warnings.filter_map(Json::as_str).map(str::to_owned).collect(),
     })
+}
+
+/// Directories of `salt-pip` in Salt's own packages that have the extension: one for each minor version of Python, beside its `bin`.
+pub(super) fn extras_with_extension(python: &Path) -> Vec<PathBuf> {
+    let root = python.parent().and_then(Path::parent).unwrap_or(Path::new("/"));
+    let mut found: Vec<PathBuf> = std::fs::read_dir(root)
+        .into_iter()
+        .flatten()
+        .filter_map(Result::ok)
+        .filter(|entry| entry.file_name().to_str().is_some_and(|name| name.starts_with(EXTRAS)))
+        .map(|entry| entry.path())
+        .filter(|dir| dir.join("saltext/saltcellar").is_dir())
+        .collect();
+    found.sort_unstable();
+    found
+}
+
+/// Whether this path is in a directory of `salt-pip`.
+pub(super) fn is_in_extras(path: &Path) -> bool {
+    path.components().any(|part| part.as_os_str().to_str().is_some_and(|name| name.starts_with(EXTRAS)))
 }
 
 /// The first existing candidate, and the version in its head.
@@ -172,19 +171,6 @@ mod tests {
     }
 
     #[test]
-    fn salts_python_is_the_interpreter_of_its_programs() {
-        let dir = tempfile::tempdir().unwrap();
-        let plain = program(dir.path(), "plain", "#!/opt/venv/bin/python3.11\nimport salt\n");
-        assert_eq!(interpreter(&plain), Some(PathBuf::from("/opt/venv/bin/python3.11")));
-        let shell = program(dir.path(), "salt/salt-master", "#!/bin/sh\n\"exec\" ...\n");
-        assert_eq!(interpreter(&shell), None);
-        let beside = program(dir.path(), "salt/bin/python3", "");
-        assert_eq!(interpreter(&shell), Some(beside.canonicalize().unwrap()));
-        assert_eq!(interpreter(&dir.path().join("nothing")), None);
-        assert_eq!(interpreter(&program(dir.path(), "elf", "\x7fELF")), None);
-    }
-
-    #[test]
     fn an_extension_is_installed_if_salts_loader_finds_it() {
         let dir = tempfile::tempdir().unwrap();
         let master = SaltMaster::read(&dir.path().join("master"));
@@ -192,11 +178,11 @@ mod tests {
             let path = program(dir.path(), "python", &format!("#!/bin/sh\necho '{text}'\nexit {code}\n"));
             ask(&path, &master)
         };
-        let whole = r#"{"salt": "3008.3", "extension": "0.1.0", "module": true, "entry": true}"#;
+        let whole = r#"{"salt": "3008.3", "extension": "0.1.0", "module": "/x.py", "entry": true}"#;
         assert_eq!(answer_of(whole, 0).unwrap().extension.as_deref(), Some("0.1.0"));
         assert_eq!(answer_of(whole, 0).unwrap().salt.as_deref(), Some("3008.3"));
         for torn in [
-            whole.replace("\"module\": true", "\"module\": false"),
+            whole.replace("\"module\": \"/x.py\"", "\"module\": null"),
             whole.replace("\"entry\": true", "\"entry\": false"),
         ] {
             assert_eq!(answer_of(&torn, 0).unwrap().extension, None, "{torn}");

@@ -45,7 +45,7 @@ pub(super) fn check(found: &mut Findings, client: &mut Client, config: &Config) 
         let file = file.display();
         let message = match role {
             Role::Master => format!(
-                "it runs in shadow mode, because Salt's own reactor is enabled on the master of {file}: `engines: [saltcellar-reactor]` there disables it"
+                "it runs in shadow mode, because Salt's own reactor is enabled on the master of {file}: `saltcellar setup --reactor` disables it"
             ),
             Role::Minion => format!(
                 "it runs in shadow mode, because Salt's own reactor is enabled in the minion of {file}: remove it from `engines` there to disable it"

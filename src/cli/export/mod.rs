@@ -1,7 +1,6 @@
-//! `saltcellar export ...`: exports to Salt's own job cache, or as JSON lines.
+//! `saltcellar export ...`: exports as JSON lines.
 
 mod jsonl;
-mod local_cache;
 
 use std::path::PathBuf;
 
@@ -10,9 +9,6 @@ use super::Global;
 /// Verbs under `export`.
 #[derive(clap::Subcommand)]
 pub(super) enum Export {
-    /// Export a directory tree for Salt's own job cache
-    #[command(name = "local_cache", after_long_help = local_cache::EXAMPLES)]
-    LocalCache(local_cache::Args),
     /// Export jobs, and optionally all events, as JSON lines
     #[command(after_long_help = JSONL)]
     Jsonl {
@@ -37,7 +33,6 @@ Examples:
 
 pub(super) fn run(global: &Global, export: Export) -> anyhow::Result<()> {
     match export {
-        Export::LocalCache(args) => local_cache::run(global, &args),
         Export::Jsonl { file, events } => jsonl::run(global, &file, events),
     }
 }

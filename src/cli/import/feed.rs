@@ -13,7 +13,7 @@ use rmpv::Value;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::super::format::output::plain;
-use super::equality::Equality;
+use super::fingerprint;
 use super::item::{ImportItem, Payload};
 use super::known::{StoredJob, Window};
 use crate::api::client::{Client, ClientError};
@@ -53,7 +53,6 @@ struct PendingCall {
 pub(super) struct Feed {
     reads: Client,
     writes: Client,
-    equality: Equality,
     window: Window,
     jobs: HashMap<String, StoredJob>,
     /// Fingerprints and times of recent events.
@@ -69,13 +68,11 @@ pub(super) struct Feed {
 }
 
 impl Feed {
-    /// `slack` is the largest difference between the times of one event, in microseconds.
-    pub(super) fn new(reads: Client, writes: Client, equality: Equality, slack: i64, now: i64) -> Self {
+    pub(super) fn new(reads: Client, writes: Client, now: i64) -> Self {
         Self {
             reads,
             writes,
-            equality,
-            window: Window::new(equality, slack),
+            window: Window::new(),
             jobs: HashMap::new(),
             recent: HashSet::new(),
             chunk: Vec::new(),
@@ -158,14 +155,14 @@ impl Feed {
             let kind = *kind;
             let is_new = if kind == Kind::Event {
                 // The daemon distinguishes equal events of an import by their times.
-                let fingerprint = self.equality.of(body) ^ xxh3_64(tag);
+                let fingerprint = fingerprint::of(body) ^ xxh3_64(tag);
                 while !self.recent.insert((fingerprint, item.at)) {
                     item.at += 1;
                 }
                 !self.window.has(tag, body)
             } else {
                 let job = self.jobs.get_mut(&item.payload.jid);
-                job.is_none_or(|job| job.add_new(self.equality, &mut item.payload))
+                job.is_none_or(|job| job.add_new(&mut item.payload))
             };
             if !is_new {
                 self.stats.by_kind.entry(kind).or_default().1 += 1;
@@ -240,7 +237,7 @@ impl Feed {
             if let Some(job) = self.jobs.get_mut(jid) {
                 let entries = answer["entries"].as_array().map(Vec::as_slice).unwrap_or_default();
                 for entry in entries {
-                    job.add_stored(self.equality, entry);
+                    job.add_stored(entry);
                 }
             }
             if let Some(next) = answer["next"].as_u64() {
@@ -311,7 +308,7 @@ impl Feed {
 }
 
 /// Arguments of the call `entries` for a job.
-pub(in crate::cli) fn entries_args(jid: &str, from: Option<u64>) -> Vec<u8> {
+fn entries_args(jid: &str, from: Option<u64>) -> Vec<u8> {
     let mut w = Writer::new();
     w.map(1 + usize::from(from.is_some())).str("jid").str(jid);
     if let Some(from) = from {

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use rmpv::Value;
 
-use super::equality::Equality;
+use super::fingerprint;
 use super::item::Payload;
 use crate::api::client::{Client, ClientError, args};
 use crate::base::limits::LIST_ROWS_MAX;
@@ -32,20 +32,20 @@ impl StoredJob {
     }
 
     /// Adds an entry of the call `entries`.
-    pub(super) fn add_stored(&mut self, equality: Equality, entry: &Value) {
+    pub(super) fn add_stored(&mut self, entry: &Value) {
         let text = |key: &str| entry[key].as_str().unwrap_or_default();
         let Value::Binary(body) = &entry["body"] else { return };
         match text("kind") {
             "load" | "return_load" => {
                 let mut parts = msgpack::elements(body);
-                self.loads.extend(parts.next().map(|load| equality.of(load)));
+                self.loads.extend(parts.next().map(fingerprint::of));
                 self.minions.extend(parts.next().into_iter().flat_map(names));
             }
             "new" => self.minions.extend(msgpack::get(body, "minions").into_iter().flat_map(names)),
             "minions" => self.minions.extend(msgpack::elements(body).next().into_iter().flat_map(names)),
             // A return seen only on a bus is imported again, which confirms it.
             "return" if entry["confirmed"].as_bool() != Some(false) => {
-                self.answers.insert((text("minion").to_owned(), answer(equality, body)));
+                self.answers.insert((text("minion").to_owned(), answer(body)));
             }
             // It takes precedence: an imported one is older.
             "endtime" => self.has_endtime = true,
@@ -55,10 +55,10 @@ impl StoredJob {
     }
 
     /// Adds an item, and returns whether it contains new data. A load with only new minions is replaced by these.
-    pub(super) fn add_new(&mut self, equality: Equality, payload: &mut Payload) -> bool {
+    pub(super) fn add_new(&mut self, payload: &mut Payload) -> bool {
         match payload.kind {
             Kind::Load => {
-                let is_new = self.loads.insert(equality.of(&payload.body));
+                let is_new = self.loads.insert(fingerprint::of(&payload.body));
                 let more = self.add_minions(&payload.minions);
                 if !is_new && more {
                     payload.kind = Kind::Minions;
@@ -67,7 +67,7 @@ impl StoredJob {
                 is_new || more
             }
             Kind::Minions => self.add_minions(&payload.minions),
-            Kind::Return => self.answers.insert((payload.id.clone(), answer(equality, &payload.body))),
+            Kind::Return => self.answers.insert((payload.id.clone(), answer(&payload.body))),
             Kind::Endtime => !std::mem::replace(&mut self.has_endtime, true),
             Kind::NoCache => !std::mem::replace(&mut self.nocache, true),
             _ => true,
@@ -86,19 +86,24 @@ fn names(list: &[u8]) -> impl Iterator<Item = Vec<u8>> {
 }
 
 /// A fingerprint of `return`, `retcode` and `success`.
-fn answer(equality: Equality, load: &[u8]) -> u64 {
+fn answer(load: &[u8]) -> u64 {
     peek(load).answer.iter().fold(0, |hash, part| {
-        let own = if part.is_empty() { 0 } else { equality.of(part) };
+        let own = if part.is_empty() { 0 } else { fingerprint::of(part) };
         hash.rotate_left(21).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ own
     })
 }
 
+/// A fingerprint of an event, from that of its data.
+fn event_fingerprint(tag: &str, data: u64) -> u64 {
+    fingerprint::of_value(&Value::from(tag)).rotate_left(32) ^ data
+}
+
+/// Largest difference between the times of one event, microseconds.
+const SLACK_US: i64 = 2_000_000;
+
 /// The stored events of a time range.
 #[derive(Debug)]
 pub(super) struct Window {
-    equality: Equality,
-    /// Largest difference between the times of one event, microseconds.
-    slack: i64,
     /// The range that was read; empty at first.
     span: std::ops::Range<i64>,
     by_time: BTreeMap<i64, Vec<u64>>,
@@ -107,13 +112,13 @@ pub(super) struct Window {
 }
 
 impl Window {
-    pub(super) fn new(equality: Equality, slack: i64) -> Self {
-        Self { equality, slack, span: 0..0, by_time: BTreeMap::new(), left: HashMap::new() }
+    pub(super) fn new() -> Self {
+        Self { span: 0..0, by_time: BTreeMap::new(), left: HashMap::new() }
     }
 
     /// Moves the range to cover these times.
     pub(super) fn cover(&mut self, client: &mut Client, first: i64, last: i64) -> Result<(), ClientError> {
-        let wanted = first.saturating_sub(self.slack)..last.saturating_add(self.slack).saturating_add(1);
+        let wanted = first.saturating_sub(SLACK_US)..last.saturating_add(SLACK_US).saturating_add(1);
         if wanted.start < self.span.start || wanted.start > self.span.end || self.span.is_empty() {
             self.by_time.clear();
             self.left.clear();
@@ -146,7 +151,7 @@ impl Window {
             let events = answer["events"].as_array().map(Vec::as_slice).unwrap_or_default();
             for event in events {
                 let tag = event["tag"].as_str().unwrap_or_default();
-                let fingerprint = self.fingerprint(tag, self.equality.of_value(&event["data"]));
+                let fingerprint = event_fingerprint(tag, fingerprint::of_value(&event["data"]));
                 let at = event["time"].as_i64().unwrap_or(since);
                 self.by_time.entry(at).or_default().push(fingerprint);
                 self.left.entry(fingerprint).or_default().push(at);
@@ -158,13 +163,9 @@ impl Window {
         }
     }
 
-    fn fingerprint(&self, tag: &str, data: u64) -> u64 {
-        self.equality.of_value(&Value::from(tag)).rotate_left(32) ^ data
-    }
-
     /// Whether the event is stored. Each stored event matches once.
     pub(super) fn has(&mut self, tag: &[u8], data: &[u8]) -> bool {
-        let fingerprint = self.fingerprint(&String::from_utf8_lossy(tag), self.equality.of(data));
+        let fingerprint = event_fingerprint(&String::from_utf8_lossy(tag), fingerprint::of(data));
         self.forget(fingerprint, |_| true)
     }
 

@@ -5,20 +5,17 @@
 //! An import can be interrupted at any moment and repeated: entries that the daemon already has are not stored again
 //! ([`known`]). This needs no state outside the store.
 
-mod equality;
 mod feed;
+mod fingerprint;
 mod item;
 mod jsonl;
 mod known;
 mod local_cache;
-mod pgjsonb;
 
 use std::path::PathBuf;
 
 use serde_json::{Map, json};
 
-use self::equality::Equality;
-pub(super) use self::feed::entries_args;
 use self::feed::{Feed, ImportStats};
 pub(super) use self::jsonl::VERSION as JSONL_VERSION;
 use super::format::output::show;
@@ -41,16 +38,6 @@ pub(super) enum Import {
         #[arg(long, value_name = "TIME")]
         since: Option<When>,
     },
-    /// Import the tables of Salt's returner pgjsonb, by `psql`
-    #[command(after_long_help = PGJSONB)]
-    Pgjsonb {
-        /// Connection string of psql: postgresql://salt@db/salt, host=db dbname=salt, service=salt
-        #[arg(value_name = "CONNECTION")]
-        connection: String,
-        /// Skip the table salt_events
-        #[arg(long)]
-        no_events: bool,
-    },
     /// Import JSON lines, as written by `saltcellar export jsonl`
     #[command(after_long_help = JSONL)]
     Jsonl {
@@ -58,6 +45,13 @@ pub(super) enum Import {
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
+}
+
+impl Import {
+    /// Everything in a directory of Salt's own job cache.
+    pub(super) fn local_cache(dir: PathBuf) -> Self {
+        Self::LocalCache { dir, since: None }
+    }
 }
 
 const LOCAL_CACHE: &str = "\
@@ -69,14 +63,6 @@ Examples:
   saltcellar import local_cache /var/cache/salt/master/jobs
   saltcellar import local_cache --since 30d /var/cache/salt/master/jobs";
 
-const PGJSONB: &str = "\
-CONNECTION is a connection string of psql without a password, which is read from PGPASSWORD, PGPASSFILE or ~/.pgpass.
-JSON has no binary type, so returns are compared with stored ones by their JSON equivalents.
-
-Examples:
-  saltcellar import pgjsonb postgresql://salt@db.example/salt
-  saltcellar import pgjsonb --no-events service=salt";
-
 const JSONL: &str = "\
 docs/MIGRATE.md lists the fields. Gap records of the other daemon are not imported.
 
@@ -84,8 +70,8 @@ Examples:
   saltcellar import jsonl salt.jsonl
   ssh old-master saltcellar export jsonl - | saltcellar import jsonl -";
 
-/// The error of an import or export that skipped items.
-pub(super) fn skipped(count: u64) -> anyhow::Error {
+/// The error of an import that skipped items.
+fn skipped(count: u64) -> anyhow::Error {
     Finding { exit: Exit::Corrupt, message: format!("{count} items skipped, see above") }.into()
 }
 
@@ -93,24 +79,16 @@ pub(super) fn run(global: &Global, import: &Import) -> anyhow::Result<()> {
     // Two connections, so that large answers of look-ups do not delay those of writes.
     let (reads, writes) = (ask::connect(global)?, ask::connect(global)?);
     let now = Clock::real().now().0;
-    let (equality, slack_s) = match import {
-        Import::Pgjsonb { .. } => (Equality::Json, 60),
-        _ => (Equality::Exact, 2),
-    };
-    let mut feed = Feed::new(reads, writes, equality, slack_s * 1_000_000, now);
+    let mut feed = Feed::new(reads, writes, now);
     feed.query_retention()?;
     let unit = match import {
         Import::LocalCache { .. } => Unit::Jobs,
-        Import::Pgjsonb { .. } => Unit::Rows,
         Import::Jsonl { .. } => Unit::Bytes,
     };
     let mut bar = Bar::new("import", unit);
     match import {
         Import::LocalCache { dir, since } => {
             local_cache::import(&mut feed, dir, since.as_ref().map(|When(at)| *at), &mut bar)?;
-        }
-        Import::Pgjsonb { connection, no_events } => {
-            pgjsonb::import(&mut feed, connection, !no_events, &mut bar)?;
         }
         Import::Jsonl { file } => jsonl::import(&mut feed, file, &mut bar)?,
     }

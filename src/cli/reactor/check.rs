@@ -151,7 +151,7 @@ fn check_files(pipeline: &Pipeline, rules: &Rules, salt: &dyn Salt) -> Vec<FileR
                         None => match template.not_native(engine, &file.path) {
                             [] => State::Good,
                             why if template.needs_salt() && !has_salt => State::Broken(format!(
-                                "{}: not native, and Salt's Python is not available: set reactor.python",
+                                "{}: not native, and Salt's Python was not found: set reactor.python",
                                 why.join(", ")
                             )),
                             why => State::NotNative(why.to_vec()),

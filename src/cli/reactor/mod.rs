@@ -16,10 +16,10 @@ use std::sync::Arc;
 use anyhow::Context as _;
 
 use super::Global;
-use crate::config::salt_master::{Role, SALT_MASTER_FILE, SALT_PYTHON, SaltMaster};
-use crate::config::{Config, Environment};
+use crate::config::salt_master::{Role, SALT_MASTER_FILE, SaltMaster, python};
+use crate::config::{Config, Environment, ReactorConfig};
 use crate::reactor::{Helper, HelperOptions, NoSalt, Salt};
-use crate::wire::python;
+use crate::wire::python::Value;
 
 pub(super) use self::history::failures;
 
@@ -70,18 +70,14 @@ struct SaltArgs {
 
 #[derive(clap::Args)]
 struct PythonArgs {
-    /// A Python with Salt, for `#!py` files and functions of `salt` [default: that of Salt's packages, or the system's]
+    /// A Python with Salt, for `#!py` files and functions of `salt` [default: reactor.python, or that of salt-master]
     #[arg(long, value_name = "PATH", env = "SALTCELLAR_SALT_PYTHON")]
     salt_python: Option<PathBuf>,
 }
 
-/// Candidates for Salt's Python. Without Salt, a Python still runs `#!py` files.
-const PYTHONS: [&str; 3] = [SALT_PYTHON, "/usr/bin/python3", "/usr/local/bin/python3"];
-
 impl PythonArgs {
     fn python(&self) -> Option<PathBuf> {
-        let installed = || PYTHONS.iter().map(PathBuf::from).find(|python| python.exists());
-        self.salt_python.clone().or_else(installed)
+        python::find(self.salt_python.as_deref())
     }
 }
 
@@ -89,7 +85,7 @@ impl PythonArgs {
 struct Chosen {
     master: SaltMaster,
     /// `reactor.rules`, which replace the master's own.
-    rules: Option<python::Value>,
+    rules: Option<Value>,
     salt: Arc<dyn Salt>,
 }
 
@@ -100,25 +96,26 @@ impl SaltArgs {
             (Some(path), None) => Some((Role::Master, path.clone())),
             (None, None) => None,
         };
-        let (role, path, rules, python) = if let Some((role, path)) = named {
-            (role, path, None, None)
+        let (role, path, config) = if let Some((role, path)) = named {
+            (role, path, ReactorConfig::default())
         } else {
             let config = Config::load(&global.overrides(), &Environment::of_process())
                 .context("read the configuration")?
                 .reactor;
             let of_whom = config.of_whom().map(|(role, path, _)| (role, path.to_owned()));
             let (role, path) = of_whom.unwrap_or((Role::Master, PathBuf::from(SALT_MASTER_FILE)));
-            (role, path, config.rules(), config.python)
+            (role, path, config)
         };
         let master = SaltMaster::read_as(&path, role);
-        let salt = self.salt(&master, python);
-        Ok(Chosen { master, rules, salt })
+        let salt = self.salt(&master, &config);
+        Ok(Chosen { master, rules: config.rules(), salt })
     }
 
-    fn salt(&self, master: &SaltMaster, configured: Option<PathBuf>) -> Arc<dyn Salt> {
-        let python = self.python.salt_python.clone().or(configured).or_else(|| self.python.python());
-        let Some(python) = python else { return Arc::new(NoSalt) };
+    fn salt(&self, master: &SaltMaster, config: &ReactorConfig) -> Arc<dyn Salt> {
+        let configured = self.python.salt_python.as_deref().or(config.python.as_deref());
+        let Some(python) = python::find(configured) else { return Arc::new(NoSalt) };
         let mut options = HelperOptions::of_daemon(python, master);
+        options.time = config.helper_timeout;
         // Nothing is sent, so users other than root may render files as themselves.
         options.user = options.user.filter(|_| rustix::process::geteuid().is_root());
         Arc::new(Helper::new(options))

@@ -12,7 +12,7 @@ use super::super::format::when::{When, short};
 use super::super::{Global, ask, finding};
 use crate::api::client::{Client, ClientError, args};
 use crate::base::clock::{Clock, Micros};
-use crate::base::limits::{REACTOR_MODE_INTERVAL, REACTOR_SHADOW_WINDOW_MAX};
+use crate::base::limits::{REACTOR_MODE_INTERVAL, REACTOR_SHADOW_LATE, REACTOR_SHADOW_WINDOW_MAX};
 use crate::model::ReactionFailure;
 use crate::reactor::master::pack;
 use crate::reactor::shadow::{
@@ -310,9 +310,11 @@ fn print(out: &mut Output, report: &ShadowReport, read: &ReadState) -> anyhow::R
     }
     let (ours, salts) = read.waiting;
     if ours + salts > 0 {
-        let window = read.window_s;
+        let due_s = read.window_s + REACTOR_SHADOW_LATE.as_secs();
         out.line(&format!(
-            "{ours} calls of ours and {salts} jobs are too recent to compare (window of {window} s)"
+            "not compared yet: {ours} calls of ours, due {due_s} s after their event, and {salts} calls of Salt's, due {} s after they were made \
+             (reactor.shadow_window)",
+            2 * due_s
         ))?;
     }
     if !read.shadow {

@@ -19,7 +19,7 @@ use anyhow::Context as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
-use super::{permissions, threads, watchdog, zeromq};
+use super::{permissions, reload, threads, watchdog, zeromq};
 use crate::api::call::{Ctx, JidMaker, JobWatchers, Rights};
 use crate::api::https;
 use crate::api::socket::serve;
@@ -79,6 +79,7 @@ impl UnixSignals {
 impl Daemon {
     /// Opens the store and all sources.
     fn start(config: &Config) -> anyhow::Result<Self> {
+        let inherited = watchdog::inherited(&config.socket);
         let clock = Clock::real();
         let metrics = Arc::new(Metrics::default());
         let started = clock.now();
@@ -105,7 +106,13 @@ impl Daemon {
                 key: "--socket",
                 group_key: "socket_group",
             };
-            Listener::open(&spec).context("open the local socket")?
+            if let Some(socket) = inherited {
+                Listener::inherit(&spec, socket).context("use the socket that systemd keeps")?
+            } else {
+                let mut source = Listener::open(&spec).context("open the local socket")?;
+                watchdog::store_socket(&mut source);
+                source
+            }
         };
         let store_threads = vec![
             threads::spawn_critical("sc-append", move || appender.run()).context("start the appender")?,
@@ -211,16 +218,20 @@ impl Daemon {
         })
     }
 
-    /// Waits for SIGTERM or SIGINT, while feeding systemd's watchdog.
-    fn wait_for_signal(&mut self) {
+    /// Waits for SIGTERM or SIGINT, while feeding systemd's watchdog. SIGHUP rereads the configuration.
+    fn wait_for_signal(&mut self, running: &Config) {
         let Self { runtime, store, reactor, signals, .. } = self;
         let seen_s_ago = || store.appender_seen_ago().as_secs();
         runtime.block_on(async {
             let reload = async {
                 while signals.hup.recv().await.is_some() {
-                    if let Some(reactor) = &*reactor {
-                        reactor.reload();
+                    watchdog::reloading();
+                    let (config, reactor) = (running.clone(), reactor.as_ref().map(ReactorService::reloader));
+                    let work = move || reload::reload(&config, reactor.as_ref());
+                    if let Err(error) = tokio::task::spawn_blocking(work).await {
+                        tracing::error!(%error, "reload failed");
                     }
+                    watchdog::ready(running);
                 }
                 std::future::pending::<()>().await;
             };
@@ -322,7 +333,7 @@ pub(super) fn run(config: &Config) -> anyhow::Result<()> {
     disable_huge_pages();
     let mut daemon = Daemon::start(config)?;
     watchdog::ready(config);
-    daemon.wait_for_signal();
+    daemon.wait_for_signal(config);
     daemon.stop();
     Ok(())
 }

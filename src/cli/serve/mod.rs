@@ -4,6 +4,7 @@ mod daemon;
 mod fire;
 mod logs;
 mod permissions;
+mod reload;
 mod threads;
 mod watchdog;
 mod zeromq;

@@ -1,16 +1,79 @@
-//! Notifications to systemd: ready, alive, stopping. No-ops without systemd.
+//! Notifications to systemd: ready, reloading, alive, stopping, and the local socket, which systemd keeps open while the daemon
+//! restarts (docs/decisions/systemd-unit.md). No-ops without systemd.
 
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::time::Duration;
 
 use sd_notify::NotifyState;
 
 use crate::config::Config;
+use crate::wire::unix_listener::Listener;
+
+/// The socket's name in systemd's store of file descriptors.
+const STORED_AS: NotifyState<'static> = NotifyState::FdName("socket");
 
 /// Reports that the daemon accepts calls.
 pub(super) fn ready(config: &Config) {
     let status =
         format!("Listening at {}, reading {} event bus(es)", config.socket.display(), config.bus.len());
     notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
+}
+
+/// Reports that the configuration is being read again; [`ready`] ends this.
+pub(super) fn reloading() {
+    match NotifyState::monotonic_usec_now() {
+        Ok(now) => notify(&[NotifyState::Reloading, now, NotifyState::Status("Reloading the configuration")]),
+        Err(error) => tracing::warn!(%error, "cannot read the monotonic clock"),
+    }
+}
+
+/// The listening socket at `path` that systemd passed: that of the previous daemon, or of a socket unit.
+///
+/// Changes environment variables, so it must run before any thread reads them.
+pub(super) fn inherited(path: &Path) -> Option<UnixListener> {
+    let mut passed = listenfd::ListenFd::from_env();
+    let mut found = None;
+    for n in 0..passed.len() {
+        let socket = match passed.take_unix_listener(n) {
+            Ok(Some(socket)) => socket,
+            Ok(None) => continue,
+            Err(error) => {
+                tracing::warn!(%error, "systemd passed a file descriptor that is not a listening unix socket, ignored");
+                continue;
+            }
+        };
+        let bound = socket.local_addr().ok().and_then(|address| address.as_pathname().map(Path::to_owned));
+        if found.is_none() && bound.as_deref() == Some(path) && is_socket(path) {
+            found = Some(socket);
+            continue;
+        }
+        tracing::warn!(
+            passed = %bound.unwrap_or_default().display(), socket = %path.display(),
+            "systemd passed a socket that is not the file at `socket`, closed"
+        );
+        notify(&[NotifyState::FdStoreRemove, STORED_AS]);
+    }
+    found
+}
+
+fn is_socket(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
+}
+
+/// Hands a copy of the socket to systemd, which passes it to the next daemon: connections wait while the daemon restarts.
+pub(super) fn store_socket(listener: &mut Listener) {
+    if std::env::var_os("NOTIFY_SOCKET").is_none() {
+        return;
+    }
+    match sd_notify::notify_with_fds(&[NotifyState::FdStore, STORED_AS], &[listener.as_fd()]) {
+        Ok(()) => listener.keep(),
+        Err(error) => {
+            tracing::warn!(%error, "cannot hand the socket to systemd, connections fail during a restart");
+        }
+    }
 }
 
 /// Reports that the daemon is shutting down.

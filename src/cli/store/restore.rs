@@ -34,7 +34,7 @@ change the owner of the directory to the daemon's user.
 Examples:
   saltcellar store restore /backup/saltcellar /srv/saltcellar-new
   saltcellar store verify --state-dir /srv/saltcellar-new
-  chown -R saltcellar: /srv/saltcellar-new";
+  chown -R root: /srv/saltcellar-new";
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut bar = Bar::new("restore", Unit::Bytes);

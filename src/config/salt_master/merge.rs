@@ -19,6 +19,8 @@ const INCLUDE_DEPTH_MAX: usize = 16;
 pub(super) struct Reader {
     pub(super) files: Vec<PathBuf>,
     pub(super) notes: Vec<Note>,
+    /// A file in a directory of included files, read as if it had this text, or as if it did not exist.
+    pub(super) overlay: Option<(PathBuf, Option<String>)>,
 }
 
 impl Reader {
@@ -36,8 +38,14 @@ impl Reader {
     }
 
     /// Reads one file. `None` if it is missing, or unusable, which is noted.
-    fn file(&mut self, path: &Path) -> Option<Map> {
-        let bytes = match fs::read(path) {
+    pub(super) fn file(&mut self, path: &Path) -> Option<Map> {
+        let planned = self.overlay.as_ref().filter(|(planned, _)| planned == path);
+        let read = match planned {
+            Some((_, Some(text))) => Ok(text.clone().into_bytes()),
+            Some((_, None)) => return None,
+            None => fs::read(path),
+        };
+        let bytes = match read {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
             Err(error) => {
@@ -104,6 +112,13 @@ impl Reader {
         for pattern in patterns {
             let pattern = relative_to(&expand_user(pattern), from);
             let mut found = glob(&pattern);
+            if let Some((path, Some(_))) = &self.overlay
+                && let Some(path) =
+                    path.to_str().filter(|path| pattern.strip_suffix("/*.conf") == parent(path))
+                && !found.iter().any(|known| known == path)
+            {
+                found.push(path.to_owned());
+            }
             if found.is_empty() && verbose {
                 self.note(
                     NoteLevel::Warning,
@@ -147,6 +162,10 @@ fn update(into: &mut Map, from: Map) {
             }
         }
     }
+}
+
+fn parent(path: &str) -> Option<&str> {
+    Some(path.rsplit_once('/')?.0)
 }
 
 fn expand_user(path: &str) -> String {

@@ -12,6 +12,7 @@
 
 mod keys;
 mod merge;
+pub mod python;
 
 use std::path::{Path, PathBuf};
 
@@ -24,9 +25,6 @@ use crate::wire::python::{Map, Value};
 
 /// The configuration file of a packaged master.
 pub const SALT_MASTER_FILE: &str = "/etc/salt/master";
-
-/// The Python of Salt's own packages.
-pub const SALT_PYTHON: &str = "/opt/saltstack/salt/bin/python3";
 
 /// Whether two paths lead to the same file or directory; compares names where nothing exists.
 pub fn same_file(one: &Path, other: &Path) -> bool {
@@ -78,6 +76,18 @@ pub enum Role {
     Minion,
 }
 
+/// Where a master keeps the keys of its minions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AcceptedKeys {
+    /// A `pki_dir`: the accepted keys are the files of `minions` in it.
+    Files(PathBuf),
+    /// A driver of Salt's cache without such files, such as `mmap_key`.
+    Driver(String),
+}
+
+/// The value of `keys.cache_driver` that keeps keys as files.
+const FILES_DRIVER: &str = "localfs_key";
+
 /// The configuration of a master or minion.
 #[derive(Debug, Clone)]
 pub struct SaltMaster {
@@ -113,7 +123,16 @@ impl SaltMaster {
 
     /// Reads the main file of a master or minion, and its includes.
     pub fn read_as(conf_file: &Path, role: Role) -> Self {
-        let mut reader = Reader::default();
+        Self::read_by(Reader::default(), conf_file, role)
+    }
+
+    /// Reads a master's files as they will be once `file`, in the directory of included files, has this text or is removed.
+    pub fn read_with(conf_file: &Path, file: &Path, text: Option<&str>) -> Self {
+        let overlay = Some((file.to_owned(), text.map(str::to_owned)));
+        Self::read_by(Reader { overlay, ..Reader::default() }, conf_file, Role::Master)
+    }
+
+    fn read_by(mut reader: Reader, conf_file: &Path, role: Role) -> Self {
         let mut options = defaults(role);
         let default_include = text_of(&options, "default_include", "");
         let given = reader.main_file(conf_file, &default_include);
@@ -184,6 +203,23 @@ impl SaltMaster {
         &self.given
     }
 
+    /// The value of an option in each file that sets it, in the order in which the files are read.
+    pub fn option_by_file(&self, name: &str) -> Vec<(PathBuf, Value)> {
+        let of = |file: &PathBuf| Some((file.clone(), Reader::default().file(file)?.get(name)?.clone()));
+        self.files.iter().filter_map(of).collect()
+    }
+
+    /// Where the master keeps the keys of its minions. Since 3008 an option names the driver; clusters have a shared directory.
+    pub fn accepted_keys(&self) -> AcceptedKeys {
+        let set = |name: &str| self.text(name).filter(|text| !text.is_empty());
+        let driver = set("keys.cache_driver").unwrap_or(FILES_DRIVER);
+        if driver != FILES_DRIVER {
+            return AcceptedKeys::Driver(driver.to_owned());
+        }
+        let dir = set("cluster_id").and_then(|_| set("cluster_pki_dir")).map(PathBuf::from);
+        AcceptedKeys::Files(dir.unwrap_or_else(|| self.pki_dir.clone()))
+    }
+
     /// The user that the files name. Without one Salt runs as the user that starts it.
     pub fn configured_user(&self) -> Option<&str> {
         self.given.get("user")?.as_str()
@@ -236,7 +272,7 @@ impl SaltMaster {
     /// Whether Salt starts its own reactor.
     ///
     /// A master with `reactor` rules adds that engine unless `engines` names it. It searches for the name
-    /// with Python's `in`, so in a list a longer name such as `saltcellar-reactor` matches, too; engines that do not
+    /// with Python's `in`, so in a list a longer name such as `saltcellar_reactor` matches, too; engines that do not
     /// exist are ignored. A minion starts the engines in `engines`.
     pub fn runs_reactor(&self) -> bool {
         let own = |name: &str, options: &Value| {
@@ -258,6 +294,15 @@ impl SaltMaster {
             Some(Value::Map(map)) => started(map) || (adds && !map.contains_key("reactor")),
             _ => adds,
         }
+    }
+
+    /// Whether the extension's engine `saltcellar_reactor` may start Salt's own reactor as a fallback.
+    pub fn has_reactor_fallback(&self) -> bool {
+        let is_engine = |item: &Value| item.as_str() == Some("saltcellar_reactor");
+        let in_section = || self.option("saltcellar")?.as_map()?.get("reactor_fallback");
+        let option = self.option("saltcellar.reactor_fallback").or_else(in_section);
+        matches!(self.option("engines"), Some(Value::List(items)) if items.iter().any(is_engine))
+            && option == Some(&Value::Bool(true))
     }
 
     /// Whether `salt-run reactor.list` sends its request instead of reporting that no reactor runs. It searches for the name as above.

@@ -135,6 +135,34 @@ fn a_longer_engine_name_disables_salts_reactor_and_lets_salt_run_ask() {
 }
 
 #[test]
+fn a_planned_file_is_read_in_its_place_and_a_removed_one_is_not() {
+    let (dir, master) = read(&[("master", "id: m\n"), ("master.d/b.conf", "timeout: 8\nid: b\n")]);
+    assert_eq!((master.id.as_str(), master.int("timeout")), ("b", Some(8)));
+    let with = |name: &str, text| {
+        SaltMaster::read_with(&dir.path().join("master"), &dir.path().join("master.d").join(name), text)
+    };
+    let planned = with("a.conf", Some("id: a\ntimeout: 9\nuser: a\n"));
+    assert_eq!((planned.id.as_str(), planned.int("timeout"), planned.user.as_str()), ("b", Some(8), "a"));
+    assert_eq!(planned.files.len(), 3);
+    assert_eq!(with("c.conf", Some("id: c\n")).id, "c");
+    assert_eq!(with("b.conf", Some("id: new\n")).id, "new");
+    assert_eq!((with("b.conf", None).id.as_str(), with("b.conf", None).files.len()), ("m", 1));
+    let ids = planned.option_by_file("id");
+    let names: Vec<_> = ids.iter().map(|(file, _)| file.file_name().unwrap().to_str().unwrap()).collect();
+    assert_eq!(names, ["master", "b.conf"], "existing files only");
+}
+
+#[test]
+fn accepted_keys_are_files_unless_a_driver_is_configured() {
+    let keys = |text: &str| read(&[("master", text)]).1.accepted_keys();
+    assert_eq!(keys("pki_dir: /p\n"), AcceptedKeys::Files("/p".into()));
+    assert_eq!(keys("pki_dir: /p\nkeys.cache_driver: localfs_key\n"), AcceptedKeys::Files("/p".into()));
+    assert_eq!(keys("cluster_id: c\ncluster_pki_dir: /shared\n"), AcceptedKeys::Files("/shared".into()));
+    assert_eq!(keys("pki_dir: /p\ncluster_pki_dir: /shared\n"), AcceptedKeys::Files("/p".into()));
+    assert_eq!(keys("keys.cache_driver: mmap_key\n"), AcceptedKeys::Driver("mmap_key".into()));
+}
+
+#[test]
 fn a_minion_has_its_own_defaults_and_starts_the_configured_engines() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("minion");

@@ -176,6 +176,8 @@ pub struct ListedRule {
 pub struct SaltsReactor {
     /// Whether Salt starts it.
     pub runs: bool,
+    /// Whether the engine `saltcellar_reactor` may start it while this daemon does not answer.
+    pub fallback: bool,
     /// Its concurrent runners and wheel functions (`reactor_worker_threads`).
     pub workers: usize,
     /// Its rules.

@@ -4,6 +4,7 @@
 //! helper processes: `setpriv` sets uid, gid and supplementary groups before it executes Python.
 
 use std::fs;
+use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -76,6 +77,17 @@ impl Account {
             }
         }
         command
+    }
+
+    /// Kills a process of this user.
+    pub(in crate::reactor) fn kill(&self, pid: u32) -> io::Result<()> {
+        let mut command = self.command(Path::new("/bin/sh"));
+        command.args(["-c", "kill -9 \"$0\"", &pid.to_string()]).stdin(Stdio::null());
+        let output = command.output()?;
+        if output.status.success() {
+            return Ok(());
+        }
+        Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
     }
 }
 

@@ -47,6 +47,8 @@ pub struct HelperOptions {
     pub role: Role,
     /// True if it runs only a minion's `caller` reactions.
     pub caller: bool,
+    /// True if it runs `caller` reactions, of a master or a minion.
+    pub runs_callers: bool,
     /// Fixed results of functions of `salt`, as in conformance cases; an object.
     pub stubs: Json,
     /// The user to run as; `None` for the daemon's own user.
@@ -76,6 +78,7 @@ impl HelperOptions {
             config: absolute(&config.into()),
             role: Role::Master,
             caller: false,
+            runs_callers: false,
             stubs: Json::Object(serde_json::Map::new()),
             user: None,
             given: None,
@@ -96,12 +99,18 @@ impl HelperOptions {
         options
     }
 
+    /// The time limit, as messages name it.
+    fn time_limit(&self) -> String {
+        let option = if self.runs_callers { "" } else { " (reactor.helper_timeout)" };
+        format!("{} s{option}", self.time.as_secs())
+    }
+
     /// For `caller` reactions, which may take as long as a state run. No memory limit, because child processes would inherit it.
     #[must_use]
     pub fn for_callers(mut self) -> Self {
         // A master has no minion functions; those of its renderer are used.
         self.caller = self.role == Role::Minion;
-        self.time = limits::REACTOR_CALLER_TIME;
+        (self.runs_callers, self.time) = (true, limits::REACTOR_CALLER_TIME);
         self.processes = 1;
         (self.tries, self.memory) = (1, None);
         self
@@ -184,7 +193,7 @@ impl Helper {
             let why = match fault {
                 Fault::TooLong => {
                     metrics.helper_requests_too_long.add(1);
-                    return Err(SaltError::TooLong { seconds: self.options.time.as_secs() });
+                    return Err(SaltError::TooLong { limit: self.options.time_limit() });
                 }
                 Fault::Nonsense(why) => return Err(SaltError::Broken(why)),
                 // Idle processes may have ended, possibly all of them.

@@ -53,6 +53,8 @@ pub(in crate::reactor) enum StartError {
 
 pub(in crate::reactor) struct Process {
     child: Child,
+    /// The user that it was switched to.
+    account: Option<Account>,
     stream: UnixStream,
     /// Bytes received after the last answer.
     rest: Vec<u8>,
@@ -69,7 +71,8 @@ impl Process {
     pub(in crate::reactor) fn start(options: &HelperOptions) -> Result<Self, StartError> {
         let python = options.python.display();
         let failed = |what: &dyn std::fmt::Display| StartError::Failed(format!("{python}: {what}"));
-        let mut command = command(options).map_err(|why| failed(&why))?;
+        let account = account(options).map_err(|why| failed(&why))?;
+        let mut command = command(options, account.as_ref());
         let (ours, theirs) = UnixStream::pair().map_err(|error| failed(&error))?;
         let (stderr, theirs_stderr) = UnixStream::pair().map_err(|error| failed(&error))?;
         stderr.set_nonblocking(true).map_err(|error| failed(&error))?;
@@ -81,7 +84,7 @@ impl Process {
         options.metrics.helper_starts.add(1);
         // It holds the other ends of the sockets, and would hide the end of the child.
         drop(command);
-        let mut process = Self { child, stream: ours, rest: Vec::new() };
+        let mut process = Self { child, account, stream: ours, rest: Vec::new() };
         match process.ask(&hello(options), limits::REACTOR_HELPER_START_TIME) {
             Ok(answer) => match answer.get("error").and_then(Json::as_str) {
                 Some(error) => Err(failed(&error)),
@@ -181,7 +184,13 @@ impl Process {
 
     /// Kills the process unless it has ended; returns its own status in that case.
     fn end(&mut self) -> Option<ExitStatus> {
-        let killed = self.child.kill();
+        let killed = match (self.child.kill(), &self.account) {
+            // The unit has no CAP_KILL: only that user may send a signal. The process is not reaped, so its id is not in use again.
+            (Err(error), Some(account)) if error.kind() == ErrorKind::PermissionDenied => {
+                account.kill(self.child.id())
+            }
+            (killed, _) => killed,
+        };
         match killed.and_then(|()| self.child.wait()) {
             Ok(status) => Some(status),
             Err(error) => {
@@ -193,11 +202,15 @@ impl Process {
     }
 }
 
-fn command(options: &HelperOptions) -> Result<Command, String> {
-    let account = match &options.user {
-        Some(user) => Account::switch(user, rustix::process::geteuid().as_raw())?,
-        None => None,
-    };
+/// The user to switch to.
+fn account(options: &HelperOptions) -> Result<Option<Account>, String> {
+    match &options.user {
+        Some(user) => Account::switch(user, rustix::process::geteuid().as_raw()),
+        None => Ok(None),
+    }
+}
+
+fn command(options: &HelperOptions, account: Option<&Account>) -> Command {
     let mut command = match account {
         Some(account) => account.command(&options.python),
         None => Command::new(&options.python),
@@ -213,7 +226,7 @@ fn command(options: &HelperOptions) -> Result<Command, String> {
         .current_dir("/")
         // Control-C in a terminal is for the daemon only.
         .process_group(0);
-    Ok(command)
+    command
 }
 
 /// An anonymous file in memory with this content.

@@ -20,10 +20,10 @@ pub enum SaltError {
     #[error("{0}")]
     Absent(String),
     /// The time limit was exceeded, and the process was killed.
-    #[error("Salt's Python took longer than {seconds} s and was killed")]
+    #[error("Salt's Python took longer than {limit} and was killed")]
     TooLong {
-        /// The limit.
-        seconds: u64,
+        /// The limit, with the option that sets it.
+        limit: String,
     },
     /// The process died, or its answer is invalid.
     #[error("Salt's Python failed: {0}")]
@@ -98,7 +98,7 @@ pub trait Salt: Send + Sync {
 pub struct NoSalt;
 
 /// The error text without Salt.
-pub const NO_SALT: &str = "Salt's own Python is required, but none is configured: set reactor.python to the Python in which Salt is installed";
+pub const NO_SALT: &str = "Salt's own Python is required, but none was found: set reactor.python to the Python in which Salt is installed";
 
 impl Salt for NoSalt {
     fn render(&self, _file: &SaltFile<'_>) -> Result<SaltRendered, SaltError> {

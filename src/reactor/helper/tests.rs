@@ -306,7 +306,10 @@ fn a_file_that_never_ends_is_killed_and_the_next_one_is_rendered() {
     let Some(helper) = python(Duration::from_millis(700)) else { return };
     let dir = tempfile::tempdir().unwrap();
     let path = file(dir.path(), "#!py\nimport time\ndef run():\n    time.sleep(600)\n");
-    assert_eq!(render(&helper, &path).unwrap_err(), SaltError::TooLong { seconds: 0 });
+    assert_eq!(
+        render(&helper, &path).unwrap_err(),
+        SaltError::TooLong { limit: "0 s (reactor.helper_timeout)".to_owned() }
+    );
     let path = file(dir.path(), "#!py\ndef run():\n    return {}\n");
     assert!(render(&helper, &path).is_ok());
     let metrics = &helper.options.metrics;
@@ -344,7 +347,10 @@ fn a_slow_file_does_not_delay_others() {
     // With one process the other file is rendered after the end of the slow one.
     let Some(helper) = python(Duration::from_secs(1)) else { return };
     let (rendered, processes) = one_waits_for_the_other(helper, 1);
-    assert_eq!((rendered.unwrap_err(), processes), (SaltError::TooLong { seconds: 1 }, 2));
+    assert_eq!(
+        (rendered.unwrap_err(), processes),
+        (SaltError::TooLong { limit: "1 s (reactor.helper_timeout)".to_owned() }, 2)
+    );
 }
 
 #[test]

@@ -53,7 +53,8 @@ pub fn of_master(master: &SaltMaster) -> SaltsReactor {
         None => Vec::new(),
     };
     let workers = master.int("reactor_worker_threads").and_then(|workers| usize::try_from(workers).ok());
-    SaltsReactor { runs: master.runs_reactor(), workers: workers.unwrap_or_default(), rules }
+    let (runs, fallback) = (master.runs_reactor(), master.has_reactor_fallback());
+    SaltsReactor { runs, fallback, workers: workers.unwrap_or_default(), rules }
 }
 
 /// The acting reactor of each rule; our rules come first. `blocked` is the reason why ours makes no calls, `lacks` the reason why it lacks
@@ -103,7 +104,7 @@ mod tests {
 
     /// `a` is a rule of both, `b` only of ours, `c` only of Salt's.
     fn check(runs: bool, blocked: Option<&str>, expected: &str, whys: [&str; 3]) {
-        let salts = SaltsReactor { runs, workers: 10, rules: listed(&["a", "c"]) };
+        let salts = SaltsReactor { runs, fallback: false, workers: 10, rules: listed(&["a", "c"]) };
         let found = assign(listed(&["a", "b"]), &salts, blocked, "ours lacks it");
         let words: Vec<_> = found.iter().map(|one| format!("{} {:?}", one.rule.pattern, one.actor)).collect();
         assert_eq!(words.join(", "), expected);

@@ -4,6 +4,7 @@
 //! until the next restart. Entries that Salt skips silently are skipped here as well; those of which its process dies cause an ERROR.
 
 pub mod acting;
+pub(super) mod lease;
 pub(super) mod manage;
 pub(super) mod matcher;
 

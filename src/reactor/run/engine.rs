@@ -23,8 +23,10 @@ use crate::base::limits::{
 use crate::base::metrics::Metrics;
 use crate::base::shutdown::Drain;
 use crate::model::{EventFilter, Glob, ListedRule, REACTION_TAG, ReactorSettings, SaltsReactor, SeqNo};
+use crate::reactor::rules::lease::{EngineReport, Lease};
 use crate::reactor::shadow::{self, Comparer};
 use crate::store::{Intake, Store, StoreError};
+use crate::wire::salt_event::stamp_of;
 
 /// The dependencies of a reactor.
 pub struct Parts {
@@ -98,6 +100,10 @@ pub(super) struct Shared {
     /// Calls of another reactor while ours is active.
     pub(super) foreign_calls: Mutex<ForeignCalls>,
     pub(super) master_unreachable: AtomicBool,
+    /// See [`Lease`].
+    lease: Mutex<Lease>,
+    /// The lease blocked calls when it was last checked.
+    lease_blocked: AtomicBool,
     pub(super) drain: Drain,
     /// Starts of runners and wheel functions in the log.
     pub(super) starts: Mutex<Starts>,
@@ -137,6 +143,7 @@ impl Reactor {
         set_rules(&mut checkpoint, &*rules, durable);
         checkpoint.set_mode(settings.shadow, durable);
         store.note_seen_on_bus();
+        let lease = Lease::new(settings.salts.fallback, clock.now());
         let settings = Arc::new(settings);
         let mut scheduler = Scheduler::default();
         scheduler.configure(settings.clone());
@@ -157,6 +164,8 @@ impl Reactor {
             checkpoint: Mutex::new(checkpoint),
             foreign_calls: Mutex::default(),
             master_unreachable: AtomicBool::new(false),
+            lease: Mutex::new(lease),
+            lease_blocked: AtomicBool::new(false),
             drain: Drain::new(),
             starts: Mutex::default(),
             checkpoint_file: Mutex::default(),
@@ -250,6 +259,27 @@ impl Shared {
     /// Ignores calls of reactors for a while, because they may be our own without a known answer.
     pub(super) fn suspend_foreign_calls(&self) {
         self.foreign_calls.lock().suspend(self.clock.now());
+    }
+
+    /// Whether the lease forbids calls now. Logs a change, with its reason.
+    pub(super) fn lease_blocks(&self) -> bool {
+        let why = self.lease.lock().blocked(self.clock.monotonic());
+        if self.lease_blocked.swap(why.is_some(), Ordering::Relaxed) != why.is_some() {
+            if let Some(why) = &why {
+                tracing::warn!(why, "the reactor makes no calls, reactions are waiting");
+            } else {
+                tracing::info!("the reactor's lease is valid, reactions continue");
+            }
+        }
+        why.is_some()
+    }
+
+    /// Whether Salt's own reactor, as a fallback, was in charge of an event.
+    pub(super) fn is_of_fallback(&self, event: &Event) -> bool {
+        // After a pause the daemon reads events that were fired earlier.
+        let fired = stamp_of(&event.body).and_then(Micros::of_stamp);
+        let lease = self.lease.lock();
+        lease.is_of_fallback(event.at) || fired.is_some_and(|at| lease.is_of_fallback(at))
     }
 
     pub(super) fn count_skipped(&self, why: &str) {
@@ -421,6 +451,7 @@ impl Handle {
             set_rules(&mut checkpoint, &*rules, from);
             checkpoint.set_mode(settings.shadow, from);
         }
+        shared.lease.lock().configure(settings.salts.fallback);
         let settings = Arc::new(settings);
         let changes = {
             let mut rule_snapshot = shared.rule_snapshot.write();
@@ -436,6 +467,26 @@ impl Handle {
         }
         *shared.refused.lock() = None;
         shared.metrics.reactor_reloads.add(1);
+    }
+
+    /// Applies a report of the master's engine. Returns the token for its next one, and why the reactor makes no calls.
+    pub fn report(&self, report: &EngineReport<'_>) -> (String, Option<String>) {
+        let shared = &self.0;
+        let now = shared.clock.monotonic();
+        let (token, ended) = {
+            let mut lease = shared.lease.lock();
+            let acted = lease.fallback_acts();
+            lease.report(report, now);
+            (lease.token(now), acted && !lease.fallback_acts())
+        };
+        if ended {
+            // Calls of the fallback may still appear on the bus.
+            shared.suspend_foreign_calls();
+        }
+        if !shared.lease_blocks() {
+            shared.change.notify_all();
+        }
+        (token, self.blocked_by())
     }
 
     /// Notes a rejected reload and its reason; the old configuration stays in use.
@@ -467,7 +518,8 @@ impl Handle {
     /// Salt's own reactor: as configured, or on if its calls have been seen.
     pub fn salts_reactor(&self) -> SaltsReactor {
         let mut salts = self.0.settings().salts.clone();
-        salts.runs |= self.0.foreign_calls.lock().seen(self.0.clock.now()).is_some();
+        salts.runs |= self.0.lease.lock().fallback_acts()
+            || self.0.foreign_calls.lock().seen(self.0.clock.now()).is_some();
         salts
     }
 
@@ -485,6 +537,9 @@ impl Handle {
         }
         if settings.shadow {
             return Some("shadow mode: `reactor.shadow` is true".to_owned());
+        }
+        if let Some(why) = shared.lease.lock().blocked(shared.clock.monotonic()) {
+            return Some(why);
         }
         let full = || "records of reactions cannot be written to the log".to_owned();
         rules

@@ -168,7 +168,7 @@ fn read_part(shared: &Arc<Shared>, fold: Option<SeqNo>) -> Result<SeqNo, StoreEr
             && is_bus_event(&row)
             && let Some(salts) = shadow::master_call(&row)
         {
-            if !compares {
+            if !compares && !shared.lease_blocks() {
                 let mut foreign = shared.foreign_calls.lock();
                 foreign.note(&salts.jid, &salts.call.fun, shared.clock.now());
             }

@@ -76,8 +76,8 @@ impl From<CallerError> for Failure {
 pub(super) fn run(shared: &Arc<Shared>) {
     let mut scheduler = shared.scheduler.lock();
     while !shared.drain.is_stopping() {
-        // Without room for its record a reaction must not start.
-        if shared.recorder.is_full() {
+        // Without room for its record, or without a lease, a reaction must not start.
+        if shared.recorder.is_full() || shared.lease_blocks() {
             shared.wait_for_change(&mut scheduler, None);
             continue;
         }
@@ -118,6 +118,7 @@ impl Shared {
         };
         let now = self.clock.now();
         let is_old = task.replay.is_none() && now.0 - task.event.at.0 > micros(settings.age_max);
+        let of_fallback = task.replay.is_none() && self.is_of_fallback(&task.event);
         let mut progress = if let Some(progress) = task.progress.take() {
             progress
         } else {
@@ -136,7 +137,7 @@ impl Shared {
             let mut plan = self.react(&*rules, &task.event, &task.rules);
             // In shadow Salt's own reactor answers.
             let fired = std::mem::take(&mut plan.fired);
-            for (tag, data) in fired.into_iter().filter(|_| !settings.shadow) {
+            for (tag, data) in fired.into_iter().filter(|_| !settings.shadow && !of_fallback) {
                 if let Err(why) = self.executor.fire(&tag, &data) {
                     tracing::error!(tag, why, "cannot fire the reactor's answer onto the bus");
                     plan.fail(format!("cannot fire {tag}: {why}"));
@@ -157,8 +158,12 @@ impl Shared {
         // Calls for events from the time of shadow mode are not made after its end.
         let acts = task.replay.is_some()
             || self.checkpoint.lock().acting_from().is_some_and(|from| task.event.seq >= from);
-        let shadow = settings.shadow || task.skipped.is_some() || !acts;
+        let shadow = settings.shadow || task.skipped.is_some() || !acts || of_fallback;
         while let Some(planned) = progress.plan.calls.get(progress.made.len()).cloned() {
+            if self.lease_blocks() {
+                task.progress = Some(progress);
+                return Step::Pause(task.into(), now.after(REACTOR_MASTER_RETRY));
+            }
             match self.try_call(&task, &from.rules, &mut progress, planned, shadow, is_old) {
                 TryResult::Finished(made) => progress.finish_call(made, &task),
                 TryResult::Pause(at) => {

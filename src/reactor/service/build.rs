@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use crate::base::limits::REACTOR_RUNNERS_MAX;
 use crate::base::metrics::Metrics;
 use crate::config::ReactorConfig;
-use crate::config::salt_master::{Role, SALT_PYTHON, SaltMaster};
+use crate::config::salt_master::{AcceptedKeys, Role, SaltMaster, python};
 use crate::model::{Note, NoteLevel, ReactorSettings, RunnerLimits};
 use crate::reactor::master::MasterAddress;
 use crate::reactor::{Account, Helper, HelperOptions, NoSalt, Pipeline, Salt, acting};
@@ -80,13 +80,14 @@ pub(super) fn build(
     for note in &master.notes {
         tracing::warn!(file = %path.display(), "{note}");
     }
-    let python =
-        config.python.clone().or_else(|| Some(PathBuf::from(SALT_PYTHON)).filter(|path| path.is_file()));
-    if python.is_none() {
+    let python = python::find(config.python.as_deref());
+    if let Some(python) = &python {
+        tracing::info!(python = %python.display(), "using Salt's Python");
+    } else {
         tracing::warn!(
             file = %path.display(),
-            "reactor.python is not set and {SALT_PYTHON} does not exist: files that are not rendered natively, grains, `caller` \
-            reactions, and runners and wheel functions without `args` will fail"
+            "reactor.python is not set, and no salt-master is installed whose Python could be used: files that are not rendered natively, \
+            grains, `caller` reactions, and runners and wheel functions without `args` will fail"
         );
     }
     if python.is_some()
@@ -97,8 +98,8 @@ pub(super) fn build(
     }
     let salt: Arc<dyn Salt> = match &python {
         Some(python) => {
-            let (memory, metrics) = (config.helper_memory, metrics.clone());
-            let options = HelperOptions { memory, metrics, ..HelperOptions::of_daemon(python, master) };
+            let (memory, time, metrics) = (config.helper_memory, config.helper_timeout, metrics.clone());
+            let options = HelperOptions { memory, time, metrics, ..HelperOptions::of_daemon(python, master) };
             Arc::new(Helper::new(options))
         }
         None => Arc::new(NoSalt),
@@ -121,7 +122,7 @@ pub(super) fn build(
             Role::Master => tracing::error!(
                 master = %path.display(),
                 "Salt's own reactor runs on this master, because its configuration has `reactor` (or lists it under `engines`); \
-                saltcellar's only watches. To switch over, add `saltcellar-reactor` to the master's list `engines` and restart the \
+                saltcellar's only watches. To switch over, add `saltcellar_reactor` to the master's list `engines` and restart the \
                 master; to keep watching, set reactor.shadow: true"
             ),
             Role::Minion => tracing::error!(
@@ -135,7 +136,7 @@ pub(super) fn build(
         tracing::info!(
             master = %path.display(),
             "`salt-run reactor.list` and similar commands report that no reactor is running, unless the master's list `engines` contains \
-            `saltcellar-reactor`"
+            `saltcellar_reactor`"
         );
     }
     let place = (role == Role::Master).then(|| MasterAddress {
@@ -150,7 +151,10 @@ pub(super) fn build(
     }
     let sock_dir = master.sock_dir.clone();
     let orders = master.option("order_masters").is_some_and(|value| *value != Value::Bool(false));
-    let accepted = (!orders).then(|| master.pki_dir.join("minions"));
+    let accepted = match master.accepted_keys() {
+        AcceptedKeys::Files(dir) if !orders => Some(dir.join("minions")),
+        AcceptedKeys::Files(_) | AcceptedKeys::Driver(_) => None,
+    };
     Ok(Built { pipeline: Arc::new(pipeline), settings, place, accepted, unsupported, python, sock_dir })
 }
 

@@ -5,10 +5,9 @@ mod executor;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, JoinHandle};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use self::build::{Built, FileState, Followed, build, callers, file_state, read, runs_as};
 use self::executor::{MasterExecutor, MasterTarget};
@@ -55,9 +54,9 @@ pub enum ServiceError {
 /// The running reactor and its reloader thread.
 pub struct ReactorService {
     reactor: Reactor,
-    reloader: JoinHandle<()>,
+    reloader: Reloader,
+    follower: JoinHandle<()>,
     drain: Drain,
-    again: Arc<AtomicBool>,
 }
 
 /// Warns if the buses are not exactly the one of this master or minion.
@@ -132,8 +131,8 @@ impl ReactorService {
             executor: executor.clone(),
         };
         let reactor = Reactor::start(parts).map_err(ServiceError::Start)?;
-        let (drain, again) = (Drain::new(), Arc::new(AtomicBool::new(false)));
-        let reloader = Reloader {
+        let drain = Drain::new();
+        let reloader = Reloader(Arc::new(Mutex::new(Current {
             handle: reactor.handle(),
             executor: executor.clone(),
             config: config.reactor.clone(),
@@ -143,13 +142,12 @@ impl ReactorService {
             runs_as: runs_as(&master),
             files,
             pipeline,
-            drain: drain.clone(),
-            again: again.clone(),
-        };
-        let work = move || reloader.run();
-        let reloader =
+        })));
+        let (follower, stops) = (reloader.clone(), drain.clone());
+        let work = move || follower.follow(&stops);
+        let follower =
             Builder::new().name("sc-react-conf".to_owned()).spawn(work).map_err(ServiceError::Reloader)?;
-        Ok(Some(Self { reactor, reloader, drain, again }))
+        Ok(Some(Self { reactor, reloader, follower, drain }))
     }
 
     /// Access to the running reactor.
@@ -157,15 +155,15 @@ impl ReactorService {
         self.reactor.handle()
     }
 
-    /// Reloads the configuration, changed or not.
-    pub fn reload(&self) {
-        self.again.store(true, Ordering::Relaxed);
+    /// Access to the rereading of its configuration.
+    pub fn reloader(&self) -> Reloader {
+        self.reloader.clone()
     }
 
     /// Stops the reloader, then the reactor.
     pub fn stop(self) {
         self.drain.stop();
-        if self.reloader.join().is_err() {
+        if self.follower.join().is_err() {
             tracing::error!(thread = "sc-react-conf", "thread panicked");
         }
         self.reactor.stop();
@@ -173,7 +171,11 @@ impl ReactorService {
 }
 
 /// Keeps rules and settings up to date.
-struct Reloader {
+#[derive(Clone)]
+pub struct Reloader(Arc<Mutex<Current>>);
+
+/// What the running reactor was built from.
+struct Current {
     handle: Handle,
     executor: Arc<MasterExecutor>,
     config: ReactorConfig,
@@ -186,19 +188,28 @@ struct Reloader {
     runs_as: Option<Map>,
     files: Followed,
     pipeline: Arc<Pipeline>,
-    drain: Drain,
-    again: Arc<AtomicBool>,
 }
 
 impl Reloader {
-    fn run(mut self) {
-        while !self.drain.wait(REACTOR_RELOAD) {
-            let asked = self.again.swap(false, Ordering::Relaxed);
-            let own_changed = self.own.as_ref().is_some_and(|(path, known)| file_state(path) != *known);
-            if asked || own_changed || self.files.iter().any(|(file, known)| file_state(file) != *known) {
-                self.reload();
+    /// Reloads the configuration, changed or not; returns when it is in effect, or rejected.
+    pub fn reload(&self) {
+        self.0.lock().reload();
+    }
+
+    fn follow(&self, stops: &Drain) {
+        while !stops.wait(REACTOR_RELOAD) {
+            let mut current = self.0.lock();
+            if current.is_changed() {
+                current.reload();
             }
         }
+    }
+}
+
+impl Current {
+    fn is_changed(&self) -> bool {
+        let differs = |(file, known): &(PathBuf, FileState)| file_state(file) != *known;
+        self.own.iter().any(differs) || self.files.iter().any(differs)
     }
 
     /// Reloads everything. An invalid configuration changes nothing.

@@ -221,3 +221,44 @@ fn in_shadow_requests_are_not_answered() {
         harness.stop();
     }
 }
+
+#[test]
+fn reactions_wait_for_the_lease_and_those_of_the_fallback_are_not_made() {
+    use crate::model::SaltsReactor;
+    use crate::reactor::EngineReport;
+    let salts = SaltsReactor { fallback: true, ..SaltsReactor::default() };
+    let harness = Harness::start(rules(&["*"]), Settings { salts, ..Settings::default() }, |_, _| Ok(yes()));
+    let handle = harness.reactor.handle();
+    harness.fire_event("before", "web1");
+    harness.wait_for("the event to wait", |harness| harness.reactor.handle().status().waiting == 1);
+    assert!(handle.blocked_by().unwrap().contains("has not renewed the reactor's lease"));
+    let renew = |report: EngineReport<'_>| handle.report(&EngineReport { fallback: true, ..report });
+    // The first report has no token yet.
+    let (token, blocked) = renew(EngineReport::default());
+    assert!(blocked.is_some());
+    let (token, blocked) = renew(EngineReport { token: Some(&token), ..EngineReport::default() });
+    assert_eq!(blocked, None);
+    assert_eq!(harness.next(), "before");
+    harness.wait_until_done();
+
+    harness.clock.wind(SECOND * crate::base::limits::REACTOR_LEASE.as_secs().cast_signed());
+    harness.fire_event("lapsed", "web1");
+    harness.wait_for("the event to wait", |harness| harness.reactor.handle().status().waiting == 1);
+    assert!(handle.blocked_by().is_some());
+    harness.clock.wind(SECOND);
+    let began = Some(harness.clock.now());
+    renew(EngineReport { token: Some(&token), acts: true, began, ended: None, ..EngineReport::default() });
+    assert!(handle.salts_reactor().runs && handle.blocked_by().unwrap().contains("as the fallback"));
+    harness.fire_event("of the fallback", "web1");
+    harness.clock.wind(SECOND);
+    let ended = Some(harness.clock.now());
+    let (token, _) = renew(EngineReport { acts: true, began, ..EngineReport::default() });
+    let (_, blocked) = renew(EngineReport { token: Some(&token), began, ended, ..EngineReport::default() });
+    assert_eq!((blocked, handle.salts_reactor().runs), (None, false));
+    harness.fire_event("after", "web1");
+    assert_eq!([harness.next(), harness.next()], ["lapsed", "after"]);
+    harness.wait_until_done();
+    let shadowed = ("of the fallback".to_owned(), "done".to_owned(), vec!["shadowed".to_owned()]);
+    assert_eq!(harness.history(), [done("before"), done("lapsed"), shadowed, done("after")]);
+    assert_eq!(harness.stop().1, [""; 0]);
+}

@@ -39,6 +39,8 @@ Nothing else is needed. These are the settings with their defaults. They may als
     saltcellar.spool_age_max: 604800
     # get_jid and get_fun return whole returns, as returners for databases do: mysql, pgjsonb, redis.
     saltcellar.full_ret: False
+    # The engine saltcellar_reactor starts Salt's own reactor while the daemon does not answer.
+    saltcellar.reactor_fallback: False
 
 On a minion of another machine:
 
@@ -73,14 +75,14 @@ root writes.
     saltcellar.return_kwargs: [timeout]
 """
 
-from saltext.saltcellar.utils import client
+from saltext.saltcellar.utils import client, spool
 
 __virtualname__ = "saltcellar"
 
 
 def __virtual__():
-    # Unconditional: a master whose returner is "not found" cannot make a jid.
-    return __virtualname__
+    # Nothing else is checked: a master whose returner is "not found" cannot make a jid.
+    return (False, spool.UNSUPPORTED) if spool.UNSUPPORTED else __virtualname__
 
 
 def _opts():

@@ -59,7 +59,7 @@ _handover_not_before = {}
 _logged = {}
 
 
-def _confirmed(opts):
+def confirmed(opts):
     """
     Arguments that restrict an answer to returns of ``returner`` calls, if saltcellar is the job cache: Salt then makes that call for
     every authenticated return, and any client that may fire events can put others on the bus.
@@ -211,10 +211,10 @@ class Client:
 
     def get_minions(self, opts):
         """All minions with a return."""
-        return self.read("get_minions", _confirmed(opts), [], listing=True)
+        return self.read("get_minions", confirmed(opts), [], listing=True)
 
     def _with_full(self, opts, args):
-        args.update(_confirmed(opts))
+        args.update(confirmed(opts))
         return {**args, "full": True} if self.settings.full_ret else args
 
     def save_load(self, opts, jid, load, minions):
@@ -398,7 +398,7 @@ class Client:
             while True:
                 pooled = _take(path)
                 # Connecting has the normal timeout, also for calls that may take longer.
-                connection = pooled or _connect(self.settings, min(deadline, now + self.settings.timeout))
+                connection = pooled or connect(self.settings, min(deadline, now + self.settings.timeout))
                 try:
                     answer = connection.ask(call, deadline)
                 except wire.Refusal:
@@ -448,7 +448,7 @@ class Client:
             with self.spool.handover_lock() as mine:
                 if not mine:
                     return
-                connection = _take(path) or _connect(self.settings, now + self.settings.timeout)
+                connection = _take(path) or connect(self.settings, now + self.settings.timeout)
                 if self._hand_over(connection, now + budget):
                     _put(path, connection)
                     connection = None
@@ -621,7 +621,7 @@ def _jid_of(args):
 # ---- connections
 
 
-def _connect(settings, deadline):
+def connect(settings, deadline):
     """A new connection to the daemon of this machine, or to ``url``."""
     if settings.url:
         # Imported on demand: a master needs neither TLS nor HTTP.

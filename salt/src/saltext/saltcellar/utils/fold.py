@@ -11,12 +11,12 @@ A call is held back only if ``_store_job`` is on the stack and its options imply
 any other call of the thread, or the end of the process, sends the held one first.
 """
 
-import multiprocessing.util
 import os
 import sys
 import threading
 
 import salt.utils.job
+from saltext.saltcellar.utils import spool
 
 #: Frames of the stack that are searched for ``_store_job``. Salt's loader has some four.
 FRAMES_MAX = 16
@@ -60,7 +60,7 @@ def hold(client, call, args, load):
     if _finalizer_of[0] != os.getpid():
         _finalizer_of[0] = os.getpid()
         # Once per process: a fork has a copy of the parent's state.
-        multiprocessing.util.Finalize(None, settle, exitpriority=100)
+        spool.at_exit(settle)
 
 
 def take(call, load=None, jid=None):
@@ -87,7 +87,8 @@ def forget():
     _thread.held = None
 
 
-os.register_at_fork(after_in_child=forget)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=forget)
 
 
 def _in_store_job():

@@ -12,12 +12,16 @@ kernel reports the user that called ``listen(2)``; only these users are trusted:
 """
 
 import os
-import pwd
 import socket
 import stat
 import struct
 
 from saltext.saltcellar.utils import wire
+
+try:
+    import pwd
+except ImportError:  # not a POSIX system, see spool.UNSUPPORTED
+    pwd = None
 
 _UCRED = struct.Struct("@iII")
 

@@ -23,6 +23,7 @@ if __name__ == "__main__" and sys.path[:1] == [""]:
 # pylint: disable=wrong-import-position
 import base64
 import copy
+import errno
 import json
 import logging
 import math
@@ -32,6 +33,7 @@ import re
 import resource
 import site
 import sysconfig
+import tempfile
 import time
 import traceback
 
@@ -117,7 +119,22 @@ def raised(exc):
     message = str(exc)
     if isinstance(exc, MemoryError) and not message:
         message = f"out of memory: the limit is {resource.getrlimit(resource.RLIMIT_DATA)[0]} bytes (reactor.helper_memory)"
-    return {"type": type(exc).__name__, "message": message}
+    return {"type": type(exc).__name__, "message": message + remedy(exc)}
+
+
+def remedy(exc):
+    """What to do about a read-only file system, as a suffix of a message."""
+    if not isinstance(exc, OSError) or exc.errno != errno.EROFS:
+        return ""
+    place = exc.filename if isinstance(exc.filename, str) else "its directory"
+    return f" (if the daemon's systemd unit makes it read-only, add ReadWritePaths= for {place} to the unit)"
+
+
+def check_writable(directory):
+    """Raise the OSError of a write to ``directory``, which is created if it is missing."""
+    os.makedirs(directory, exist_ok=True)
+    with tempfile.TemporaryFile(dir=directory):
+        pass
 
 
 class Recorded:
@@ -358,7 +375,11 @@ class Salt:
         return dict(self.minion.opts.get("grains") or {})
 
     def fetch(self, reference):
-        return self.minion.functions["cp.cache_file"](reference) or None
+        path = self.minion.functions["cp.cache_file"](reference)
+        if not path:
+            # Some backends log only "Unable to cache file", without the cause.
+            check_writable(self.opts["cachedir"])
+        return path or None
 
     def signature(self, client, name):
         """The arguments of a runner or wheel function as Salt's reactor sees them; None if there is no such function."""
@@ -519,8 +540,8 @@ def main():
                 os.dup2(null, 2)
             else:
                 answer = helper.answer(request)
-        except BaseException:  # pylint: disable=broad-except
-            answer = {"error": traceback.format_exc().strip().splitlines()[-1]}
+        except BaseException as exc:  # pylint: disable=broad-except
+            answer = {"error": traceback.format_exc().strip().splitlines()[-1] + remedy(exc)}
         answer["logs"] = records.take()
         try:
             text = json.dumps(answer)

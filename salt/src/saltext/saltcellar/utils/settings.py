@@ -34,6 +34,7 @@ KEYS = {
     "full_ret": (bool, False),
     "return_kwargs": (list, ()),
     "daemon_user": (str, None),
+    "reactor_fallback": (bool, False),
 }
 
 #: The options that :func:`cache_key` reads.

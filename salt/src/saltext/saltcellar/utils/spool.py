@@ -32,9 +32,9 @@ and is empty afterwards. The limit in age moves ``offset`` past expired records.
 
 import contextlib
 import errno
-import fcntl
 import json
 import logging
+import multiprocessing
 import multiprocessing.util
 import os
 import signal
@@ -44,6 +44,11 @@ import time
 import zlib
 
 from saltext.saltcellar.utils import wire
+
+try:
+    import fcntl
+except ImportError:
+    fcntl = None
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +66,12 @@ JIDS_AHEAD_US = 3600 * 1000000
 _HEADER = struct.Struct(">II")
 _STATE = struct.Struct(">QQI")
 _CRC = struct.Struct(">I")
-_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+_SIGNALS = {getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)}
+
+#: Why the extension cannot be used on this system, for ``__virtual__``; ``None`` if it can.
+UNSUPPORTED = None
+if fcntl is None or not hasattr(os, "pwrite"):
+    UNSUPPORTED = "saltcellar needs a POSIX system: its spool uses flock and pwrite, which Python lacks here (Windows)"
 
 #: Counts that could not be written yet, by directory.
 _uncounted = {}
@@ -183,6 +193,22 @@ class Spool:
                 yield from _records(file, self._read_state(size)[0], size)
         except OSError:
             return
+
+    def waiting(self):
+        """The waiting entries for display: ``entries``, ``bytes``, ``oldest_s`` (age of the oldest), ``lost`` by reason."""
+        count, size, oldest = 0, 0, None
+        for record in self.records():
+            size += len(record.payload)
+            try:
+                call, args = record.call()
+            except ValueError:
+                count += 1
+                continue
+            count += entries(call, args)
+            at = args.get("at")
+            if oldest is None and isinstance(at, int):
+                oldest = max(0.0, time.time() - at / 1e6)
+        return {"entries": count, "bytes": size, "oldest_s": oldest or 0, "lost": self.counters()}
 
     # ---- expiry
 
@@ -362,7 +388,7 @@ class Spool:
             # The last attempt, unless another call succeeds before.
             if self.directory not in _at_exit:
                 _at_exit.add(self.directory)
-                multiprocessing.util.Finalize(None, self.write_counts, exitpriority=90)
+                at_exit(self.write_counts)
             log.debug("saltcellar: cannot count in %s: %s", self.directory, exc)
 
     def _keep_counts(self, counts):
@@ -465,6 +491,19 @@ class Spool:
             _close(fd)
 
 
+def at_exit(function):
+    """
+    Call a function at the end of this process, also when SIGTERM ends it.
+
+    Salt's processes end in ``os._exit``, which runs neither ``atexit`` nor ``multiprocessing``'s finalizers. They have a list of their own.
+    """
+    register = getattr(multiprocessing.current_process(), "register_finalize_method", None)
+    if register is not None:
+        register(function)
+    else:
+        multiprocessing.util.Finalize(None, function, exitpriority=100)
+
+
 def entries(call, args):
     """The number of entries of a call: its events, or one."""
     events = args.get("events") if call == "event_return" else None
@@ -497,7 +536,8 @@ def _forget_counts():
     _at_exit.clear()
 
 
-os.register_at_fork(after_in_child=_forget_counts)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_counts)
 
 
 def _lock(fd):

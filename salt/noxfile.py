@@ -1,0 +1,31 @@
+"""Sessions of the extension: ``nox -s tests``, ``nox -s docs``, ``nox -s changelog -- VERSION``."""
+
+import nox
+
+nox.options.sessions = ["tests"]
+nox.options.error_on_missing_interpreters = False
+
+#: A release of Salt and the Python of its packages.
+RELEASES = [("3006", "3.11"), ("3007", "3.10"), ("3008", "3.14")]
+
+
+@nox.session
+@nox.parametrize(("python", "salt"), [nox.param(python, salt, id=salt) for salt, python in RELEASES])
+def tests(session, salt):
+    """Run the tests without a daemon; SALTCELLAR_BIN names one for the others."""
+    session.install(f"salt~={salt}.0", ".[tests]")
+    session.run("python", "-m", "pytest", *(session.posargs or ["tests/unit", "tests/functional"]))
+
+
+@nox.session
+def docs(session):
+    """Build the pages."""
+    session.install("salt>=3008", ".[docs]")
+    session.run("python", "-m", "sphinx", "-q", "-W", "-b", "html", "docs", "dist/docs")
+
+
+@nox.session
+def changelog(session):
+    """Collect the fragments for a version."""
+    session.install(".[changelog]")
+    session.run("towncrier", "build", "--yes", "--version", *session.posargs)

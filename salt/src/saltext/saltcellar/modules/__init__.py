@@ -1,0 +1,1 @@
+"""Modules that Salt's loader finds through the ``salt.loader`` entry point."""

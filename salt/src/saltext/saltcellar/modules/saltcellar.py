@@ -1,0 +1,105 @@
+"""
+Show and empty the spool of the returner ``saltcellar``, and store values without a job.
+
+.. versionadded:: 0.1.0
+
+:depends: the saltcellar daemon, on this machine or at ``saltcellar.url``
+
+The settings are those of the returner ``saltcellar``.
+"""
+
+import time
+
+import salt.utils.jid
+from salt.exceptions import CommandExecutionError, SaltInvocationError
+from saltext.saltcellar.utils import calls, client, settings, spool, wire
+
+__virtualname__ = "saltcellar"
+
+#: Pause between two attempts to empty the spool, in seconds.
+PAUSE_S = 0.2
+
+
+def __virtual__():
+    return (False, spool.UNSUPPORTED) if spool.UNSUPPORTED else __virtualname__
+
+
+def _client():
+    return client.of(__opts__, __salt__)
+
+
+def status():
+    """
+    Show whether the daemon answers, and the entries that wait in the spool.
+
+    ``error`` is the reason if it does not answer, ``oldest_s`` the age of the oldest entry in seconds, ``lost`` the entries
+    that were not stored, by reason.
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt '*' saltcellar.status
+    """
+    used = settings.from_opts(__opts__, __salt__)
+    used.listing_timeout = used.timeout
+    answer = {"address": used.address, "reachable": True, "spool": _client().spool.waiting()}
+    try:
+        with calls.Link(used) as link:
+            (found,) = link.ask_all([("status", {})])
+    except CommandExecutionError as exc:
+        answer.update(reachable=False, error=str(exc))
+        return answer
+    # Over HTTPS a minion may not ask for the status. The refusal is an answer, too.
+    if not isinstance(found, wire.Refusal):
+        answer["version"] = found["version"]
+    return answer
+
+
+def flush(timeout=10):
+    """
+    Hand the entries in the spool over now, for ``timeout`` seconds at most. Returns what still waits.
+
+    The exit code is 1 if entries still wait.
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt '*' saltcellar.flush
+    """
+    used = _client()
+    until = time.monotonic() + float(timeout)
+    while used.spool.pending() and time.monotonic() < until:
+        used.hand_over(until - time.monotonic())
+        if used.spool.pending():
+            time.sleep(PAUSE_S)
+    waiting = used.spool.waiting()
+    if waiting["entries"]:
+        __context__["retcode"] = 1
+    return waiting
+
+
+def send(fun, value=None, success=True, retcode=None):
+    """
+    Store a value as this minion's return of a function, without a job of the master. Returns the jid.
+
+    If the daemon does not answer, the value waits in the spool.
+
+    fun
+        the name under which the value is found, such as ``backup.nightly``
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt-call saltcellar.send backup.nightly '{bytes: 1234}'
+        salt-call saltcellar.send backup.nightly 'no space' success=False
+    """
+    if not isinstance(fun, str) or not fun:
+        raise SaltInvocationError(f"the name of a function must be text, not {fun!r}")
+    jid = salt.utils.jid.gen_jid(__opts__)
+    code = retcode if retcode is not None else (0 if success else 1)
+    load = {"id": __opts__["id"], "jid": jid, "fun": fun, "fun_args": [], "return": value}
+    _client().returner(__opts__, {**load, "success": bool(success), "retcode": int(code)})
+    return jid

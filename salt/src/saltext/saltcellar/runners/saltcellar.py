@@ -1,0 +1,317 @@
+"""
+Look up jobs, events and reactions in saltcellar, and copy jobs from and to other returners.
+
+.. versionadded:: 0.1.0
+
+:depends: the saltcellar daemon, running on the same machine
+
+What the command ``saltcellar`` shows, as functions of Salt: also through salt-api, with the permissions of
+``external_auth`` (``@runner``). The settings are those of the returner ``saltcellar``. Times are given as ``2h`` (ago;
+also s, m, d, w), as ``2026-11-21T10:00:00`` (UTC), or as seconds since 1970.
+
+Holding, replaying and importing need the right ``admin`` of the daemon, which the master's user has.
+"""
+
+import json
+import os
+import subprocess
+
+import salt.utils.path
+from salt.exceptions import CommandExecutionError, SaltInvocationError
+from saltext.saltcellar.utils import calls, settings, spool, transfer
+
+__virtualname__ = "saltcellar"
+
+#: Seconds that ``saltcellar doctor`` may take.
+DOCTOR_TIMEOUT_S = 120
+
+
+def __virtual__():
+    return (False, spool.UNSUPPORTED) if spool.UNSUPPORTED else __virtualname__
+
+
+def _ask(call, **args):
+    return calls.readable(calls.ask(settings.from_opts(__opts__), call, **args))
+
+
+def _jid(jid):
+    return None if jid is None else str(jid)
+
+
+def status():
+    """
+    Show the status of the daemon, its sources and its store.
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt-run saltcellar.status
+    """
+    return _ask("status")
+
+
+def doctor():
+    """
+    Diagnose the daemon, the master and the extension, as ``saltcellar doctor`` does.
+
+    The exit code is 1 if a check found a problem.
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt-run saltcellar.doctor
+    """
+    program = salt.utils.path.which("saltcellar")
+    if not program:
+        raise CommandExecutionError("there is no program `saltcellar` in PATH of this master")
+    command = [program, "--socket", settings.from_opts(__opts__).socket, "--output", "json", "doctor"]
+    command += ["--salt-config", os.path.dirname(__opts__["conf_file"])]
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=DOCTOR_TIMEOUT_S, check=False
+        )
+        answer = json.loads(done.stdout)
+    except (OSError, subprocess.SubprocessError) as exc:
+        raise CommandExecutionError(f"cannot run {program}: {exc}") from exc
+    except ValueError as exc:
+        shown = done.stderr.decode("utf-8", "replace")[-1000:]
+        raise CommandExecutionError(f"{program} doctor ended with {done.returncode}: {shown}") from exc
+    if done.returncode:
+        __context__["retcode"] = 1
+    return answer
+
+
+def jobs(
+    limit=20,
+    user=None,
+    fun=None,
+    tgt=None,
+    minion=None,
+    result=None,
+    metadata=None,
+    since=None,
+    until=None,
+    before=None,
+    find_job=False,
+):
+    """
+    List jobs, newest first. ``fun`` and ``tgt`` are globs.
+
+    result
+        ``failed``, ``succeeded``, ``missing`` or ``changed``
+    before
+        the ``next`` of the page before
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt-run saltcellar.jobs since=2h result=failed
+        salt-run saltcellar.jobs fun='state.*' minion=web1 limit=5
+    """
+    return _ask(
+        "jobs_list",
+        limit=limit,
+        user=user,
+        fun=fun,
+        tgt=tgt,
+        minion=minion,
+        result=result,
+        metadata=metadata,
+        since=calls.micros(since),
+        until=calls.micros(until),
+        before=_jid(before),
+        find_job=find_job,
+    )
+
+
+def job(jid, limit=None, after=None, minion=None, result=None):
+    """
+    Show a job: its target, returns and missing minions; ``None`` if it is unknown.
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt-run saltcellar.job 20261121031037359479 result=failed
+    """
+    return _ask("job_show", jid=_jid(jid), limit=limit, after=after, minion=minion, result=result)
+
+
+def missing(jid=None, since=None, limit=20):
+    """
+    List the minions that have not answered a job; without a jid, recent jobs with such minions.
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt-run saltcellar.missing 20261121031037359479
+        salt-run saltcellar.missing since=1d
+    """
+    if jid is None:
+        return jobs(result="missing", since=since, limit=limit)
+    found = job(jid, limit=1)
+    if found is None:
+        raise CommandExecutionError(f"there is no job {jid}")
+    return found["missing"]
+
+
+def diff(jid, other=None, limit=None, after=None, minion=None):
+    """
+    Compare a job with an earlier run, by default with the run before it.
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt-run saltcellar.diff 20261121031037359479
+    """
+    return _ask("job_diff", jid=_jid(jid), limit=limit, after=after, minion=minion, **{"with": _jid(other)})
+
+
+def states(jid, limit=None, after=None, minion=None, id_=None, fun=None, sls=None, result=None):
+    """
+    List the states of a job.
+
+    result
+        ``succeeded``, ``failed``, ``none`` or ``changed``
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt-run saltcellar.states 20261121031037359479 result=failed
+    """
+    about = {"minion": minion, "id": id_, "fun": fun, "sls": sls, "result": result}
+    return _ask("job_states", jid=_jid(jid), limit=limit, after=after, **about)
+
+
+def events(limit=20, tag=None, jid=None, minion=None, since=None, until=None, before=None, newest_first=True):
+    """
+    List events. ``tag`` is a glob, ``before`` a sequence number.
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt-run saltcellar.events tag='salt/minion/*/start' since=1d
+    """
+    when = {"since": calls.micros(since), "until": calls.micros(until), "before": before}
+    return _ask("events_list", limit=limit, tag=tag, jid=_jid(jid), minion=minion, newest_first=newest_first, **when)
+
+
+def why(tag):
+    """
+    Show the reactor's rules that match a tag, and the latest reactions to it.
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt-run saltcellar.why salt/minion/web1/start
+    """
+    return _ask("reactor_why", tag=tag)
+
+
+def replay(seq, all_calls=False, render=False):
+    """
+    Repeat the dead-lettered calls of a reaction.
+
+    seq
+        the number of the reaction, or of the event
+    all_calls
+        repeat calls that were made, too
+    render
+        render the rules of the event again
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt-run saltcellar.replay 18234
+    """
+    return _ask("reactor_replay", seq=seq, all=all_calls, render=render)
+
+
+def hold(jid=None, reason="", release=False):
+    """
+    Keep a job beyond retention, or release it; without a jid, list the held jobs.
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt-run saltcellar.hold 20261121031037359479 reason='incident 17'
+        salt-run saltcellar.hold 20261121031037359479 release=True
+        salt-run saltcellar.hold
+    """
+    if jid is None:
+        return _ask("store_holds")
+    if release:
+        return _ask("store_hold", jid=_jid(jid), release=True)
+    if not reason:
+        raise SaltInvocationError("hold needs a reason")
+    return _ask("store_hold", jid=_jid(jid), reason=str(reason))
+
+
+def import_from(returner, start=None):
+    """
+    Copy the jobs of another returner into saltcellar: loads, returns, end times.
+
+    Entries that saltcellar has are not stored again. An interrupted import continues where it stopped; ``start``, a
+    jid, overrides that. Jobs get the time of their jid, so retention may drop old ones at once.
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt-run saltcellar.import_from pgjsonb
+    """
+    source = transfer.Returner(returner, __opts__, ("get_jids", "get_load", "get_jid"))
+    with source, calls.Link(settings.from_opts(__opts__)) as link:
+        target = transfer.Daemon(link, __opts__)
+        return _ended(transfer.copy(source, target, f"import-{returner}", __opts__, _progress, start))
+
+
+def export_to(returner, start=None, events=False):  # pylint: disable=redefined-outer-name
+    """
+    Copy the jobs of saltcellar into another returner.
+
+    Jobs and returns that the returner has are not stored again. An interrupted export continues where it stopped;
+    ``start``, a jid, overrides that.
+
+    events
+        copy all events, too, by the returner's ``event_return``. Repeating a complete copy stores them again
+
+    CLI Example:
+
+    .. code-block:: bash
+
+        salt-run saltcellar.export_to local_cache
+        salt-run saltcellar.export_to pgjsonb events=True
+    """
+    needed = ("save_load", "returner", "get_load", "get_jid") + (("event_return",) if events else ())
+    target = transfer.Returner(returner, __opts__, needed)
+    with target, calls.Link(settings.from_opts(__opts__)) as link:
+        source = transfer.Daemon(link, __opts__)
+        result = transfer.copy(source, target, f"export-{returner}", __opts__, _progress, start)
+        if events:
+            name = f"export-events-{returner}"
+            result["events"] = transfer.copy_events(source, target, name, __opts__, _progress)
+    return _ended(result)
+
+
+def _ended(result):
+    if result["skipped"]:
+        __context__["retcode"] = 1
+    return result
+
+
+def _progress(text):
+    """Show a text on the terminal of ``salt-run``."""
+    event = globals().get("__jid_event__")
+    if event is not None:
+        event.fire_event({"message": f"saltcellar: {text}"}, "progress")

@@ -1,0 +1,128 @@
+"""
+Calls to the daemon whose failure the caller must see: those of the runner, the execution module and the engine.
+
+The returner goes through ``client.py``, which spools and returns defaults instead.
+"""
+
+import datetime
+import re
+import time
+
+from salt.exceptions import CommandExecutionError, SaltInvocationError
+from saltext.saltcellar.utils import client, wire
+
+#: Requests sent before their answers are read. Their answers fit into the socket's buffer.
+WINDOW = 64
+
+_AGO = re.compile(r"(\d+)\s*([smhdw])")
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+#: Keys of answers that hold a time in microseconds since 1970.
+_TIMES = frozenset(
+    "time since until begin end oldest newest first_answer last_answer certificate_until safe_until".split()
+)
+#: Keys that hold values of jobs and events, which may have any keys.
+_FOREIGN = frozenset("data return load arg fun_args metadata changes counters others".split())
+
+
+class Link:
+    """One connection for several calls. A context manager; not to be shared between threads."""
+
+    def __init__(self, settings):
+        self._settings = settings
+        self._connection = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def close(self):
+        """Close the connection; the next call opens a new one."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def ask(self, call, **args):
+        """The answer to a call; arguments that are ``None`` are left out. Raises ``CommandExecutionError``."""
+        (answer,) = self.ask_all([(call, {key: value for key, value in args.items() if value is not None})])
+        if isinstance(answer, wire.Refusal):
+            raise CommandExecutionError(f"saltcellar refused {call}: {answer.message} ({answer.code})")
+        return answer
+
+    def ask_all(self, calls):
+        """The answers to ``(call, args)``, in order; one that was refused is a :class:`wire.Refusal`."""
+        answers = []
+        try:
+            for start in range(0, len(calls), WINDOW):
+                answers += self._window(calls[start : start + WINDOW])
+        except (wire.Broken, wire.TimedOut, wire.Refusal) as exc:
+            self.close()
+            raise CommandExecutionError(
+                f"no answer from the saltcellar daemon at {self._settings.address}: {exc}; is it running?"
+            ) from exc
+        except BaseException:
+            self.close()
+            raise
+        return answers
+
+    def _window(self, calls):
+        deadline = time.monotonic() + self._settings.listing_timeout
+        if self._connection is None:
+            self._connection = client.connect(self._settings, time.monotonic() + self._settings.timeout)
+        ids = self._connection.send([wire.Call(call, args).request for call, args in calls], deadline)
+        found = {}
+        while len(found) < len(ids):
+            number, value = self._connection.receive(deadline)
+            found[number] = value
+        return [found[number] for number in ids]
+
+
+def ask(settings, call, **args):
+    """As :meth:`Link.ask`, on a connection for this call."""
+    with Link(settings) as link:
+        return link.ask(call, **args)
+
+
+def micros(value):
+    """
+    A time as microseconds since 1970 UTC: ``2h`` (ago; also s, m, d, w), ISO 8601 (UTC unless it names a zone),
+    or seconds since 1970. ``None`` stays ``None``.
+    """
+    if value is None or isinstance(value, (int, float)):
+        return None if value is None else int(value * 1e6)
+    text = str(value).strip()
+    ago = _AGO.fullmatch(text)
+    if ago:
+        return int((time.time() - int(ago[1]) * _UNITS[ago[2]]) * 1e6)
+    try:
+        at = datetime.datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text))
+    except ValueError:
+        raise SaltInvocationError(f"not a time: {text!r}; write 2h, 3d, 2026-11-21 or 2026-11-21T10:00:00") from None
+    at = at if at.tzinfo else at.replace(tzinfo=datetime.timezone.utc)
+    return int(at.timestamp() * 1e6)
+
+
+def readable(answer):
+    """An answer with its times as ISO 8601, in UTC. Values of jobs and events stay as they are."""
+    if isinstance(answer, list):
+        return [readable(item) for item in answer]
+    if not isinstance(answer, dict):
+        return answer
+    shown = {}
+    for key, value in answer.items():
+        if key in _TIMES and isinstance(value, int) and not isinstance(value, bool):
+            value = iso(value)
+        elif key not in _FOREIGN:
+            value = readable(value)
+        shown[key] = value
+    return shown
+
+
+def iso(at):
+    """Microseconds since 1970 as ISO 8601."""
+    epoch = datetime.datetime(1970, 1, 1)
+    try:
+        return f"{(epoch + datetime.timedelta(microseconds=at)).isoformat(timespec='microseconds')}Z"
+    except OverflowError:
+        return at

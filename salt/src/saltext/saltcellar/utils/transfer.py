@@ -1,0 +1,312 @@
+"""
+Copying jobs between the daemon and any of Salt's returners, through the returner interface.
+
+Both sides have the same four methods: ``jids``, ``job``, ``known`` and ``store``. A copy asks the target what it has of
+each job and stores only the rest, so it can be repeated. The position of an interrupted copy is kept in Salt's cache
+(``salt.cache``), and is removed at the end.
+"""
+
+import collections.abc
+import datetime
+import logging
+import time
+
+import salt.cache
+import salt.minion
+from salt.exceptions import CommandExecutionError, SaltCacheError
+from saltext.saltcellar.utils import calls, client, wire
+
+log = logging.getLogger(__name__)
+
+#: Interval of progress reports, in seconds.
+PROGRESS_INTERVAL_S = 5.0
+#: Jobs or events of one page of the daemon.
+PAGE = 1000
+#: Messages about skipped jobs that are returned; the log has all.
+SKIPPED_SHOWN = 20
+
+_BANK = "saltcellar/transfer"
+_EPOCH = datetime.datetime(1970, 1, 1)
+
+
+class Skip(Exception):
+    """One job cannot be copied; the others can."""
+
+
+class Job:
+    """A job: its load (``None`` if unknown), expected minions, returns by minion, and end time."""
+
+    def __init__(self, jid, load=None, minions=(), returns=None, endtime=None):
+        self.jid = jid
+        self.load = load
+        self.minions = sorted(minions)
+        self.returns = returns or {}
+        self.endtime = endtime
+
+
+class Known:
+    """What a side has of a job."""
+
+    def __init__(self, load=False, minions=(), returned=(), endtime=False):
+        self.load = load
+        self.minions = set(minions)
+        self.returned = set(returned)
+        self.endtime = endtime
+
+
+class Returner:
+    """One of Salt's returners."""
+
+    def __init__(self, name, opts, needed):
+        if name == "saltcellar":
+            raise CommandExecutionError("saltcellar cannot copy to or from itself: name another returner")
+        minion = salt.minion.MasterMinion(opts, states=False, rend=False, matcher=False)
+        self.name = name
+        self._functions = minion.returners
+        self._minion = minion
+        for function in needed:
+            if f"{name}.{function}" not in self._functions:
+                why = self._functions.missing_fun_string(f"{name}.{function}")
+                raise CommandExecutionError(f"the returner {name} cannot be used: {why}")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        # 3008 warns without it; earlier releases have none.
+        if hasattr(self._minion, "destroy"):
+            self._minion.destroy()
+
+    def _call(self, function, *args, **kwargs):
+        return self._functions[f"{self.name}.{function}"](*args, **kwargs)
+
+    def _has(self, function):
+        return f"{self.name}.{function}" in self._functions
+
+    def jids(self):
+        """All jids, ascending."""
+        # A mapping by jid; some returners give a list.
+        return sorted({str(jid) for jid in self._call("get_jids") or ()})
+
+    def job(self, jid):
+        """The whole job."""
+        load = self._call("get_load", jid)
+        load = dict(load) if isinstance(load, collections.abc.Mapping) else {}
+        minions = load.pop("Minions", ())
+        found = self._call("get_jid", jid)
+        if not isinstance(found, collections.abc.Mapping):
+            raise Skip(f"get_jid returned {type(found).__name__}, not a map of minions")
+        returns = {str(minion): _return(jid, str(minion), value, load) for minion, value in found.items()}
+        endtime = self._call("get_endtime", jid) if self._has("get_endtime") else None
+        return Job(jid, load or None, minions or (), returns, endtime or None)
+
+    def known(self, jid):
+        """What the returner has of a job."""
+        job = self.job(jid)
+        return Known(job.load is not None, job.minions, job.returns, job.endtime is not None)
+
+    def store(self, job, known):
+        """Store what is missing. Returns the number of stored loads and returns."""
+        stored = 0
+        if self._has("prep_jid") and not known.load:
+            self._call("prep_jid", nocache=False, passed_jid=job.jid)
+        if job.load is not None and not known.load:
+            self._call("save_load", job.jid, dict(job.load), minions=job.minions)
+            stored += 1
+        elif not known.minions.issuperset(job.minions) and self._has("save_minions"):
+            self._call("save_minions", job.jid, job.minions)
+        for minion, ret in sorted(job.returns.items()):
+            if minion not in known.returned:
+                self._call("returner", dict(ret))
+                stored += 1
+        if job.endtime and not known.endtime and self._has("update_endtime"):
+            self._call("update_endtime", job.jid, job.endtime)
+        return stored
+
+    def store_events(self, events):
+        """Store a batch of events."""
+        self._call("event_return", events)
+
+
+class Daemon:
+    """The daemon, through one connection."""
+
+    def __init__(self, link, opts):
+        self._link = link
+        self._confirmed = client.confirmed(opts)
+
+    def jids(self):
+        """All jids, ascending."""
+        found, before = set(), None
+        while True:
+            page = self._link.ask("jobs_list", limit=PAGE, before=before, find_job=True)
+            found.update(row["jid"] for row in page["jobs"])
+            if not page["more"] or not page.get("next"):
+                return sorted(found)
+            before = page["next"]
+
+    def job(self, jid):
+        """The whole job."""
+        load = dict(self._link.ask("get_load", jid=jid) or {})
+        minions = load.pop("Minions", ())
+        found = self._link.ask("get_jid", jid=jid, full=True, **self._confirmed)
+        returns = {minion: _return(jid, minion, value, load) for minion, value in found.items()}
+        for ret in returns.values():
+            ret.pop("bus_only", None)
+        return Job(jid, load or None, minions, returns, self._link.ask("get_endtime", jid=jid) or None)
+
+    def known(self, jid):
+        """What the store has of a job, seen on the bus or not."""
+        known, start = Known(), None
+        while True:
+            page = self._link.ask("entries", jid=jid, **({"from": start} if start else {}))
+            for entry in page["entries"]:
+                kind = entry["kind"]
+                known.load |= kind in ("load", "return_load")
+                known.endtime |= kind == "endtime"
+                if kind == "return" and entry.get("confirmed") is not False:
+                    known.returned.add(entry.get("minion"))
+            start = page["next"]
+            if start is None:
+                return known
+
+    def store(self, job, known):
+        """Store what is missing, with the time of the jid. Returns the number of stored loads and returns."""
+        # A replay with the same time is stored once, also if a connection broke after it was stored.
+        about = {"at": _time_of(job.jid), "import": True, "replay": True}
+        writes = []
+        if job.load is not None and not known.load:
+            writes.append(("save_load", {**about, "jid": job.jid, "load": job.load, "minions": job.minions}))
+        for minion, ret in sorted(job.returns.items()):
+            if minion not in known.returned:
+                writes.append(("returner", {**about, "load": ret}))
+        stored = len(writes)
+        if job.endtime and not known.endtime:
+            writes.append(("update_endtime", {**about, "jid": job.jid, "endtime": str(job.endtime)}))
+        for answer in self._link.ask_all(writes):
+            if isinstance(answer, wire.Refusal):
+                if answer.code in ("unavailable", "internal"):
+                    raise CommandExecutionError(f"the daemon cannot store now: {answer.message}; run it again later")
+                raise Skip(f"the daemon refused an entry: {answer.message}")
+        return stored
+
+    def events(self, start):
+        """Pages of stored events from a sequence number on: the events, and the position after them."""
+        while start is not None:
+            page = self._link.ask("entries", all=True, **({"from": start} if start else {}))
+            events = [event for event in map(_event, page["entries"]) if event]
+            start = page["next"]
+            yield events, start
+
+
+def copy(source, target, name, opts, progress, start=None):
+    """Copy all jobs. ``name`` identifies the copy, ``progress`` takes a text. Returns a map of counts."""
+    position = Position(opts, name)
+    start = str(start) if start else position.read()
+    jids = [jid for jid in source.jids() if not start or jid >= start]
+    result = {"jobs": 0, "stored": 0, "unchanged": 0, "skipped": 0, "problems": []}
+    if start:
+        result["resumed_at"] = start
+    reported = time.monotonic()
+    for number, jid in enumerate(jids):
+        if time.monotonic() - reported >= PROGRESS_INTERVAL_S:
+            reported = time.monotonic()
+            position.write(jid)
+            progress(f"{number} of {len(jids)} jobs, {result['stored']} entries stored, at {jid}")
+        try:
+            stored = target.store(source.job(jid), target.known(jid))
+        except CommandExecutionError:
+            position.write(jid)
+            raise
+        except Exception as exc:  # pylint: disable=broad-except
+            # A returner may raise anything about one damaged job.
+            log.error("saltcellar: job %s was not copied: %s", jid, exc, exc_info=not isinstance(exc, Skip))
+            result["skipped"] += 1
+            if len(result["problems"]) < SKIPPED_SHOWN:
+                result["problems"].append(f"{jid}: {exc}")
+            continue
+        except BaseException:
+            position.write(jid)
+            raise
+        result["jobs"] += 1
+        result["stored"] += stored
+        result["unchanged"] += not stored
+    position.remove()
+    return result
+
+
+def copy_events(source, target, name, opts, progress):
+    """Copy all events of the daemon. Returns their number."""
+    position = Position(opts, name)
+    count, reported = 0, time.monotonic()
+    for events, after in source.events(int(position.read() or 0)):
+        for first in range(0, len(events), PAGE):
+            target.store_events(events[first : first + PAGE])
+        count += len(events)
+        if after is not None:
+            position.write(str(after))
+        if time.monotonic() - reported >= PROGRESS_INTERVAL_S:
+            reported = time.monotonic()
+            progress(f"{count} events, up to entry {after}")
+    position.remove()
+    return count
+
+
+class Position:
+    """Where an interrupted copy continues, in Salt's cache. A cache that cannot be used costs a repetition."""
+
+    def __init__(self, opts, name):
+        self._cache = salt.cache.factory(opts)
+        self._name = name
+
+    def read(self):
+        """The position, or ``None``."""
+        try:
+            found = self._cache.fetch(_BANK, self._name)
+        except SaltCacheError as exc:
+            log.warning("saltcellar: cannot read the position of %s, starting at the beginning: %s", self._name, exc)
+            return None
+        return found.get("at") if isinstance(found, dict) else None
+
+    def write(self, at):
+        """Remember the first job, or entry, that is not copied yet."""
+        try:
+            self._cache.store(_BANK, self._name, {"at": at})
+        except SaltCacheError as exc:
+            log.warning("saltcellar: cannot keep the position of %s: %s", self._name, exc)
+
+    def remove(self):
+        """Forget the position: the copy is complete."""
+        try:
+            self._cache.flush(_BANK, self._name)
+        except SaltCacheError as exc:
+            log.warning("saltcellar: cannot remove the position of %s: %s", self._name, exc)
+
+
+def _return(jid, minion, value, load):
+    """A whole return. ``get_jid`` of some returners has only ``return`` and ``retcode``; the load has the function."""
+    known = {"jid": jid, "id": minion, "fun": load.get("fun", ""), "fun_args": load.get("arg") or []}
+    if not isinstance(value, collections.abc.Mapping) or "return" not in value:
+        value = {"return": value}
+    return {**known, **value}
+
+
+def _time_of(jid):
+    """The time in a jid, in microseconds since 1970; the present one if it has none."""
+    try:
+        at = datetime.datetime.strptime(jid[:20], "%Y%m%d%H%M%S%f")
+    except ValueError:
+        return time.time_ns() // 1000
+    return (at - _EPOCH) // datetime.timedelta(microseconds=1)
+
+
+def _event(entry):
+    """An event as ``event_return`` has it; ``None`` for entries that were not on a bus."""
+    if not entry.get("on_bus") or "tag" not in entry:
+        return None
+    try:
+        data = wire.unpack(entry["body"])
+    except ValueError as exc:
+        log.error("saltcellar: event %s was not copied: %s", entry["seq"], exc)
+        return None
+    return {"tag": entry["tag"].decode("utf-8", "replace"), "data": data}

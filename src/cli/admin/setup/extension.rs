@@ -1,0 +1,258 @@
+//! The extension: where its files are, how Salt finds it, and the check that Salt loads it.
+//!
+//! By default Salt loads it from a directory of the package, by its option `module_dirs`. Nothing is copied, so an upgrade of
+//! either program keeps it (docs/decisions/setup-extension.md).
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, bail, ensure};
+
+use super::plan::{Done, Plan};
+use crate::config::salt_master::python;
+use crate::wire::unix_listener::parent_problems;
+
+/// How Salt gets the extension.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(in crate::cli) enum Install {
+    /// Salt loads it from a directory of saltcellar's package (`module_dirs`); it survives upgrades of Salt
+    File,
+    /// Its wheel is installed into Salt's Python with pip; an upgrade of Salt may remove it
+    Package,
+    /// It is installed by other means, such as `saltutil.sync_returners`
+    None,
+}
+
+/// The returner below a directory of `module_dirs`. Salt accepts both names, with one meaning.
+const RETURNER: [&str; 2] = ["returners/saltcellar.py", "_returners/saltcellar.py"];
+
+/// Directories that may have the extension and the units: `given`, or that of the package and the one beside this program.
+pub(super) fn share(root: &Path, given: Option<&Path>) -> Vec<PathBuf> {
+    if let Some(given) = given {
+        return vec![given.to_owned()];
+    }
+    let mut dirs = vec![root.join("usr/share/saltcellar")];
+    let beside = std::env::current_exe()
+        .ok()
+        .and_then(|program| Some(program.parent()?.parent()?.join("share/saltcellar")));
+    dirs.extend(beside.filter(|beside| !dirs.contains(beside)));
+    dirs
+}
+
+fn names(dirs: &[PathBuf]) -> String {
+    dirs.iter().map(|dir| dir.display().to_string()).collect::<Vec<_>>().join(" or ")
+}
+
+/// The directory for `module_dirs`. Only root, or this user, may be able to change what the master will run.
+pub(super) fn module_dir(share: &[PathBuf]) -> anyhow::Result<PathBuf> {
+    let file = |dir: &PathBuf| RETURNER.iter().map(|name| dir.join(name)).find(|file| file.is_file());
+    let Some((dir, file)) = share.iter().find_map(|dir| Some((dir, file(dir)?))) else {
+        bail!(
+            "find the extension: there is no {} in {}; install the package saltcellar, or name its directory with --extension",
+            RETURNER[0],
+            names(share)
+        );
+    };
+    let dir = dir.canonicalize().with_context(|| format!("find {}", dir.display()))?;
+    let uid = rustix::process::geteuid().as_raw();
+    let problems = parent_problems(&file, "the extension", uid)
+        .with_context(|| format!("inspect {}", file.display()))?;
+    let found = fs::metadata(&file).with_context(|| format!("inspect {}", file.display()))?;
+    ensure!(
+        [0, uid].contains(&found.uid()) && found.mode() & 0o022 == 0 && problems.is_empty(),
+        "use the extension in {}, because others than root can change it ({}); copy the directory to a place of root's and name it with --extension",
+        dir.display(),
+        problems.first().map_or_else(
+            || format!("owner {}, mode {:04o}", found.uid(), found.mode() & 0o7777),
+            ToString::to_string
+        )
+    );
+    Ok(dir)
+}
+
+/// The wheel.
+pub(super) fn wheel(share: &[PathBuf]) -> anyhow::Result<PathBuf> {
+    let is_wheel = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.starts_with("saltext_saltcellar-")
+            && path.extension().is_some_and(|extension| extension == "whl")
+    };
+    let wheels = |dir: &PathBuf| -> Vec<PathBuf> {
+        let entries = fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok);
+        entries.map(|entry| entry.path()).filter(is_wheel).collect()
+    };
+    let found: Vec<_> = share.iter().flat_map(wheels).collect();
+    match found.as_slice() {
+        [one] => Ok(one.clone()),
+        [] => bail!(
+            "find the extension: there is no saltext_saltcellar-*.whl in {}; install the package saltcellar, or name its directory with --extension",
+            names(share)
+        ),
+        [one, other, ..] => {
+            bail!("find the extension: there are several wheels, {} and {}", one.display(), other.display())
+        }
+    }
+}
+
+/// Salt's Python: `given`, that of the running master, or of the installed one.
+pub(super) fn salt_python(given: Option<&Path>) -> anyhow::Result<PathBuf> {
+    let running = || python::of_running_master().filter(|python| python.is_file());
+    given.map(Path::to_owned).or_else(running).or_else(|| python::find(None)).context(
+        "find Salt's Python: no salt-master runs or is installed in PATH, /usr/bin, /usr/local/bin or /opt/saltstack/salt; name it with --salt-python",
+    )
+}
+
+/// A program for Salt's Python that loads the returners as a master does. Its arguments are the master's main file and directories that
+/// it will have in `module_dirs`.
+const LOAD: &str = r#"
+import sys
+import salt.config, salt.loader, salt.version
+opts = salt.config.master_config(sys.argv[1])
+opts["module_dirs"] = [*opts.get("module_dirs", []), *sys.argv[2:]]
+returners = salt.loader.returners(opts, {})
+if "saltcellar.prep_jid" not in returners:
+    sys.exit(returners.missing_fun_string("saltcellar.prep_jid"))
+"#;
+/// After [`LOAD`]: prints Salt's version.
+const VERSION: &str = "print(salt.version.__version__)\n";
+/// After [`LOAD`]: the master's maintenance, which also delivers spooled entries for some seconds.
+const DELIVER: &str = "returners['saltcellar.clean_old_jobs']()\n";
+
+/// Salt, as far as setup uses it.
+#[derive(Clone)]
+pub(super) struct Salt {
+    pub(super) python: PathBuf,
+    /// The master's main file.
+    pub(super) main: PathBuf,
+}
+
+impl Salt {
+    fn run(&self, what: &str, module_dir: Option<&Path>) -> anyhow::Result<String> {
+        let output = Command::new(&self.python)
+            .args(["-I", "-W", "ignore", "-c", &format!("{LOAD}{what}")])
+            .arg(&self.main)
+            .args(module_dir)
+            .output()
+            .with_context(|| format!("run {}", self.python.display()))?;
+        let printed = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+        if output.status.success() {
+            return Ok(printed(&output.stdout));
+        }
+        let stderr = printed(&output.stderr);
+        bail!("{}: {}", output.status, stderr.lines().last().unwrap_or("it printed nothing"))
+    }
+
+    /// Salt's version, if its loader finds the returner.
+    pub(super) fn loads(&self, module_dir: Option<&Path>) -> anyhow::Result<String> {
+        self.run(VERSION, module_dir)
+            .with_context(|| format!("load the extension in Salt's Python, {}", self.python.display()))
+    }
+
+    /// Delivers spooled entries, for some seconds.
+    pub(super) fn deliver(&self, module_dir: Option<&Path>) -> anyhow::Result<()> {
+        self.run(DELIVER, module_dir).map(drop)
+    }
+
+    /// Plans the check that Salt loads the extension from this directory. `changes`: it will be new to the master.
+    pub(super) fn check(&self, plan: &mut Plan, dir: &Path, changes: bool) {
+        let does =
+            format!("load the extension from {} in Salt's Python, {}", dir.display(), self.python.display());
+        if !changes {
+            plan.in_place("extension", does);
+            return;
+        }
+        let (salt, dir) = (self.clone(), dir.to_owned());
+        plan.step("extension", does, move || {
+            let version = salt.loads(Some(&dir))?;
+            Ok(Done::new().with_result(format!("Salt {version} loads it")))
+        });
+    }
+
+    /// Plans the installation of the wheel.
+    pub(super) fn install(&self, plan: &mut Plan, wheel: &Path, installed: bool) {
+        let does = format!("install {} into Salt's Python, {}", wheel.display(), self.python.display());
+        if installed {
+            plan.in_place("extension", does);
+            return;
+        }
+        let (salt, wheel) = (self.clone(), wheel.to_owned());
+        plan.step("extension", does, move || {
+            salt.pip(&["install", "--no-index", "--no-deps", "--force-reinstall", &wheel.to_string_lossy()])?;
+            let python = salt.clone();
+            let version = salt.loads(None)?;
+            let back = move || python.pip(&["uninstall", "--yes", "saltext.saltcellar"]);
+            Ok(Done::new()
+                .with_result(format!("Salt {version} loads it"))
+                .undone_by("uninstall the extension", back))
+        });
+    }
+
+    fn pip(&self, args: &[&str]) -> anyhow::Result<()> {
+        let what = format!("run `{} -m pip {}`", self.python.display(), args.join(" "));
+        let output = Command::new(&self.python)
+            .args(["-m", "pip"])
+            .args(args)
+            .output()
+            .with_context(|| what.clone())?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let last = stderr.trim().lines().last().unwrap_or("it printed nothing").to_owned();
+        bail!("{what}: {}: {last}; `--install file` needs no pip", output.status)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn files_that_others_can_change_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let share = vec![dir.path().join("none"), dir.path().join("share")];
+        let error = module_dir(&share).unwrap_err().to_string();
+        let at = dir.path().display();
+        assert!(
+            error.starts_with(&format!(
+                "find the extension: there is no returners/saltcellar.py in {at}/none or {at}/share;"
+            )),
+            "{error}"
+        );
+        for (name, mode) in [("returners", 0o755), ("_returners", 0o755)] {
+            let sub = dir.path().join("share").join(name);
+            fs::create_dir_all(&sub).unwrap();
+            fs::set_permissions(&sub, fs::Permissions::from_mode(mode)).unwrap();
+            fs::write(sub.join("saltcellar.py"), "").unwrap();
+            fs::set_permissions(sub.join("saltcellar.py"), fs::Permissions::from_mode(0o644)).unwrap();
+            assert_eq!(module_dir(&share).unwrap(), dir.path().join("share").canonicalize().unwrap());
+            fs::set_permissions(sub.join("saltcellar.py"), fs::Permissions::from_mode(0o664)).unwrap();
+            let error = module_dir(&share).unwrap_err().to_string();
+            assert!(
+                error.contains("others than root can change it (owner ") && error.contains("mode 0664"),
+                "{error}"
+            );
+            fs::set_permissions(sub.join("saltcellar.py"), fs::Permissions::from_mode(0o644)).unwrap();
+            fs::set_permissions(&sub, fs::Permissions::from_mode(0o777)).unwrap();
+            let error = module_dir(&share).unwrap_err().to_string();
+            assert!(error.contains("anyone can write to"), "{error}");
+            fs::remove_dir_all(dir.path().join("share")).unwrap();
+        }
+    }
+
+    #[test]
+    fn there_has_to_be_one_wheel() {
+        let dir = tempfile::tempdir().unwrap();
+        let share = vec![dir.path().to_owned()];
+        assert!(wheel(&share).unwrap_err().to_string().contains("there is no saltext_saltcellar-*.whl in "));
+        let one = dir.path().join("saltext_saltcellar-0.1.0-py3-none-any.whl");
+        fs::write(&one, "").unwrap();
+        assert_eq!(wheel(&share).unwrap(), one);
+        fs::write(dir.path().join("saltext_saltcellar-0.2.0-py3-none-any.whl"), "").unwrap();
+        assert!(wheel(&share).unwrap_err().to_string().contains("there are several wheels"));
+    }
+}

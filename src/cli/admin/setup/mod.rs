@@ -1,0 +1,407 @@
+//! `saltcellar setup`: sets up a Salt master, or a minion of another machine, to use saltcellar, and undoes it.
+//!
+//! A plan of steps ([`plan`]) is shown and, after a question, carried out: the extension ([`extension`]), the daemon's configuration
+//! ([`daemon`]), its units ([`service`]), and a file in `master.d` ([`options`], [`managed`]). Each step is needed or in place, so a second
+//! run changes nothing.
+
+mod daemon;
+mod extension;
+mod managed;
+mod options;
+mod plan;
+mod remove;
+mod service;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use serde_json::{Value as Json, json};
+
+use self::extension::{Install, Salt};
+use self::managed::{Before, FileState, refuse_foreign, state_of};
+use self::options::{ENGINE, MasterOptions, NAME, minion_text};
+use self::plan::{Done, Plan};
+use self::service::MASTER_UNIT;
+use crate::cli::doctor::{self, SALT_CONFIG};
+use crate::cli::{Global, ask, finding, import};
+use crate::config::python_glob::has_magic;
+use crate::config::salt_master::{SaltMaster, same_file};
+use crate::config::{Config, Environment, SYSTEM_CONFIG, SYSTEM_SOCKET, SocketChoice};
+use crate::wire::python::Value;
+
+pub(in crate::cli) const EXAMPLES: &str = "\
+Shows a plan and asks before it changes anything; without a terminal, --yes is required. A second run changes nothing. \
+A step that fails undoes the ones before it. After changes, `doctor` checks the machine; with --output json, it prints a document of its own.
+
+Exit codes: 0 success, or everything is in place; 1 something is not in place, a step failed, or a file was not written by setup.
+
+Examples:
+  sudo saltcellar setup                              set up this master: extension, daemon, unit, master.d, doctor
+  saltcellar setup --dry-run                         only show the plan
+  sudo saltcellar setup --yes --reactor --import     take over Salt's reactor, and its job cache, without a question
+  saltcellar setup --check --output json             check that everything is in place and in effect
+  sudo saltcellar setup --remove                     undo it; no data is deleted
+  sudo saltcellar setup --master-only --install none only the file in master.d, without systemd
+  saltcellar setup --minion https://master.example:4580 --ca /etc/salt/pki/saltcellar-ca.pem";
+
+/// Time for a restarted master to open its bus.
+const MASTER_START_TIME: Duration = Duration::from_secs(60);
+
+/// Flags of `setup`.
+#[derive(clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "they are flags")]
+pub(in crate::cli) struct Args {
+    /// Show the plan and change nothing
+    #[arg(long, group = "act")]
+    dry_run: bool,
+    /// Check that everything is in place and in effect
+    #[arg(long, group = "act")]
+    check: bool,
+    /// Undo the setup; stored data and the daemon's configuration stay
+    #[arg(long, group = "act")]
+    remove: bool,
+    /// Make the changes without a question
+    #[arg(long, conflicts_with_all = ["dry_run", "check"])]
+    yes: bool,
+    /// Also import the jobs of Salt's own job cache
+    #[arg(long, conflicts_with_all = ["check", "remove", "minion", "master_only"])]
+    import: bool,
+    /// Also hand the master's reactor over to saltcellar
+    #[arg(long, conflicts_with = "minion")]
+    reactor: bool,
+    /// Source of events: the bus, Salt's event_return, or none
+    #[arg(long, value_enum, default_value_t = Events::Bus)]
+    events: Events,
+    /// Do not change the master's job cache
+    #[arg(long)]
+    no_job_cache: bool,
+    /// How Salt gets the extension
+    #[arg(long, value_enum, default_value_t = Install::File)]
+    install: Install,
+    /// Directory of the extension: `returners/saltcellar.py`, or its wheel [default: /usr/share/saltcellar, or ../share/saltcellar
+    /// beside this program]
+    #[arg(long, value_name = "DIR")]
+    extension: Option<PathBuf>,
+    /// Only manage the file in master.d: neither the daemon's configuration nor services
+    #[arg(long, conflicts_with = "minion")]
+    master_only: bool,
+    /// Manage the file for minions of other machines; URL is that of the daemon's HTTPS source
+    #[arg(long, value_name = "URL", value_parser = https_url, conflicts_with_all = ["events", "no_job_cache", "install", "extension"])]
+    minion: Option<String>,
+    /// With --minion: CA certificate of the daemon, in PEM [default: the CAs of the system]
+    #[arg(long, value_name = "FILE", value_parser = absolute, requires = "minion")]
+    ca: Option<PathBuf>,
+    /// Salt's configuration directory, as for Salt's own -c
+    #[arg(long, value_name = "DIR", default_value = SALT_CONFIG)]
+    salt_config: PathBuf,
+    /// Salt's Python [default: that of the running salt-master, or of the installed one]
+    #[arg(long, value_name = "PROGRAM")]
+    salt_python: Option<PathBuf>,
+    /// Directory below which system files are found, for tests
+    #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
+    root: PathBuf,
+}
+
+/// The source of events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Events {
+    /// `bus` in the daemon's configuration
+    Bus,
+    /// `event_return` in the master's
+    EventReturn,
+    /// No events
+    None,
+}
+
+pub(in crate::cli) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
+    let mut plan = Plan::default();
+    let document = match &args.minion {
+        Some(url) => for_minion(&mut plan, args, url)?,
+        None => for_master(&mut plan, global, args)?,
+    };
+    if args.dry_run {
+        return plan.show(global.output, &document);
+    }
+    if args.check {
+        let needed = plan.needed();
+        plan.show(global.output, &document)?;
+        return match needed.as_slice() {
+            [] => Ok(()),
+            needed => Err(finding(format!("not in place: {} (`saltcellar setup`)", needed.join(", ")))),
+        };
+    }
+    let changed = plan.carry_out(global, args.yes, &document)?;
+    if args.minion.is_some() || args.remove || args.master_only {
+        return Ok(());
+    }
+    if args.import {
+        let master = SaltMaster::read(&args.salt_config.join("master"));
+        import::run(global, &import::Import::local_cache(master.cachedir.join("jobs")))?;
+    }
+    if !changed {
+        return Ok(());
+    }
+    if args.events == Events::Bus {
+        wait_for_bus(global)?;
+    }
+    doctor::run(global, &doctor::Args::after_setup(&args.salt_config, args.salt_python.as_deref()))
+}
+
+/// Plans for a master.
+fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<Json> {
+    let main = args.salt_config.join("master");
+    let master = SaltMaster::read(&main);
+    if !main.exists() && master.files.is_empty() {
+        bail!("find a Salt master: {} does not exist (--salt-config sets its directory)", main.display());
+    }
+    let config_file =
+        global.config.clone().unwrap_or_else(|| args.root.join(SYSTEM_CONFIG.trim_start_matches('/')));
+    let path = directory(&master, &args.salt_config)?.join(NAME);
+    let mut options = MasterOptions::new(&main, path);
+    let share = extension::share(&args.root, args.extension.as_deref());
+    let salt =
+        extension::salt_python(args.salt_python.as_deref()).map(|python| Salt { python, main: main.clone() });
+    let (overrides, environment) = (global.overrides(), Environment::of_process());
+    let config = Config::load(&overrides, &environment).context("read the configuration")?;
+    let socket = SocketChoice::find(&overrides, &environment).context("read the configuration")?.path;
+    if args.remove {
+        let found = state_of(&options.path, None)?;
+        let spool = master.cachedir.join("saltcellar");
+        let spool = doctor::master_setting(&master, "spool_dir").map_or(spool, PathBuf::from);
+        let (services, config, config_file) = (!args.master_only, &config, config_file.as_path());
+        let removal =
+            remove::Removal { options: &options, found, config, config_file, spool, salt, services };
+        remove::plan(plan, removal)?;
+        return Ok(json!({ "path": options.path.display().to_string() }));
+    }
+    let module_dir = match args.install {
+        Install::File => Some(extension::module_dir(&share)?),
+        Install::Package | Install::None => None,
+    };
+    wanted(plan, args, &mut options, &config, &socket, module_dir.as_deref())?;
+    let text = options.text();
+    let found = state_of(&options.path, Some(&text))?;
+    refuse_foreign(&options.path, found)?;
+    options.ensure_effective()?;
+    if args.reactor {
+        options.ensure_no_salt_reactor()?;
+    }
+    let changes = found != FileState::InPlace;
+    match (args.install, module_dir) {
+        (Install::File, Some(dir)) => salt?.check(plan, &dir, changes),
+        (Install::Package, _) => {
+            let (salt, wheel) = (salt?, extension::wheel(&share)?);
+            let installed = doctor::installed_extension(&salt.python, &master);
+            let ours = installed.is_some_and(|version| version == env!("CARGO_PKG_VERSION"));
+            salt.install(plan, &wheel, ours);
+        }
+        (Install::File | Install::None, _) => {}
+    }
+    if !args.master_only {
+        let has_socket = service::units(plan, &args.root, &share)?;
+        let bus = (args.events == Events::Bus).then_some(master.sock_dir.as_path());
+        let reactor = args.reactor.then_some(main.as_path());
+        let reconfigured = daemon::configure(plan, &config_file, &daemon::Keys { bus, reactor })?;
+        service::start(plan, has_socket, reconfigured)?;
+        service::membership(plan, &master.user)?;
+    }
+    master_file(plan, args, &options, &text, found)?;
+    Ok(json!({ "path": options.path.display().to_string(), "state": found.name(), "text": text }))
+}
+
+/// The options of the file.
+fn wanted(
+    plan: &mut Plan,
+    args: &Args,
+    options: &mut MasterOptions,
+    config: &Config,
+    socket: &Path,
+    module_dir: Option<&Path>,
+) -> anyhow::Result<()> {
+    let master = options.without();
+    if !args.no_job_cache {
+        let now = master.text("master_job_cache").unwrap_or("local_cache");
+        if !matches!(now, "saltcellar" | "local_cache") {
+            plan.remarks.push(format!(
+                "master_job_cache is currently {now}; its jobs remain there, but Salt will read only from saltcellar"
+            ));
+        }
+        options.set("master_job_cache", "saltcellar");
+    }
+    let reads = config.bus.iter().any(|dir| same_file(dir, &master.sock_dir));
+    match args.events {
+        Events::EventReturn => {
+            options.add("event_return", "saltcellar");
+            options.set("event_return_queue", Value::Int(1000));
+            options.set("event_return_queue_max_seconds", Value::Int(1));
+            if reads {
+                plan.remarks
+                    .push("the daemon already reads this master's bus: `--events bus` is cheaper".to_owned());
+            }
+        }
+        Events::Bus if !reads && args.master_only => plan.afterwards.push(format!(
+            "for events, add to the daemon's configuration: `bus: [{}]`, and restart the daemon",
+            master.sock_dir.display()
+        )),
+        Events::Bus | Events::None => {}
+    }
+    if args.reactor {
+        if !master.flag("reactor") {
+            plan.remarks.push("the master has no rules (`reactor`) yet".to_owned());
+        }
+        options.add("engines", ENGINE);
+    }
+    if options.is_empty() {
+        bail!("write a file: these flags leave it without options");
+    }
+    if let Some(dir) = module_dir {
+        options.add("module_dirs", &dir.display().to_string());
+    }
+    // The default is the system's socket for root, but may be another for other users.
+    if socket != Path::new(SYSTEM_SOCKET) || master.user != "root" {
+        options.set("saltcellar.socket", socket.display().to_string());
+    }
+    Ok(())
+}
+
+/// Plans the file in `master.d`, and the master's restart.
+fn master_file(
+    plan: &mut Plan,
+    args: &Args,
+    options: &MasterOptions,
+    text: &str,
+    found: FileState,
+) -> anyhow::Result<()> {
+    let (path, text) = (options.path.clone(), text.to_owned());
+    let does = format!("write {}", path.display());
+    if found == FileState::InPlace {
+        plan.in_place("master", does);
+        return Ok(());
+    }
+    if !args.master_only && service::is("is-active", MASTER_UNIT)? {
+        plan.step("master", format!("stop {MASTER_UNIT}, {does}, and start it"), move || {
+            restarted_around(&path, |path| managed::write(path, text.as_bytes()))
+        });
+        return Ok(());
+    }
+    plan.afterwards.push("restart the master: its processes read the options only at start".to_owned());
+    plan.step("master", does, move || write_file(path, &text));
+    Ok(())
+}
+
+fn write_file(path: PathBuf, text: &str) -> anyhow::Result<Done> {
+    let before = Before::of(&path).with_context(|| format!("read {}", path.display()))?;
+    managed::write(&path, text.as_bytes())
+        .with_context(|| format!("write {} (run setup as root)", path.display()))?;
+    let does = format!("restore {}", path.display());
+    Ok(Done::new()
+        .with_result(format!("{} is written", path.display()))
+        .undone_by(does, move || Ok(before.restore(&path)?)))
+}
+
+/// Changes a file while the master is stopped, so that never two reactors act. If the master does not start with it, the file is
+/// restored, and the master started as before.
+fn restarted_around(path: &Path, change: impl FnOnce(&Path) -> std::io::Result<()>) -> anyhow::Result<Done> {
+    let before = Before::of(path).with_context(|| format!("read {}", path.display()))?;
+    service::systemctl("stop", &[MASTER_UNIT])?;
+    let changed = change(path)
+        .with_context(|| format!("change {} (run setup as root)", path.display()))
+        .and_then(|()| service::systemctl("start", &[MASTER_UNIT]));
+    let path = path.to_owned();
+    let back = move || {
+        before.restore(&path).with_context(|| format!("restore {}", path.display()))?;
+        service::systemctl("restart", &[MASTER_UNIT])
+    };
+    match changed {
+        Ok(()) => {
+            let does = "restore the master's configuration, and restart it";
+            Ok(Done::new().with_result(format!("{MASTER_UNIT} runs with it")).undone_by(does, back))
+        }
+        Err(error) => {
+            back().with_context(|| format!("undo after: {error:#}"))?;
+            Err(error.context("restart the master; its previous configuration is restored"))
+        }
+    }
+}
+
+/// Waits until the daemon has connected to the bus of a restarted master. `doctor` reports it if that does not happen.
+fn wait_for_bus(global: &Global) -> anyhow::Result<()> {
+    let until = Instant::now() + MASTER_START_TIME;
+    while Instant::now() < until {
+        let status = ask::answer(global, "status", (), "query the daemon")?;
+        let buses = status.get("bus").and_then(Json::as_array).map(Vec::as_slice).unwrap_or_default();
+        if buses.iter().all(|bus| bus.get("connected").and_then(Json::as_bool) == Some(true)) {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    Ok(())
+}
+
+/// Plans the file for a minion of another machine.
+fn for_minion(plan: &mut Plan, args: &Args, url: &str) -> anyhow::Result<Json> {
+    let path = args.salt_config.join("minion.d").join(NAME);
+    let text = minion_text(url, args.ca.as_deref());
+    let found = state_of(&path, Some(&text))?;
+    let document = json!({ "path": path.display().to_string(), "state": found.name(), "text": text });
+    refuse_foreign(&path, found)?;
+    if args.remove {
+        let does = format!("remove {}", path.display());
+        if found == FileState::Absent {
+            plan.in_place("minion", format!("{does}: it does not exist"));
+        } else {
+            plan.afterwards.push("restart the minion".to_owned());
+            plan.step("minion", does, move || {
+                managed::remove(&path).with_context(|| format!("remove {}", path.display()))?;
+                Ok(Done::new())
+            });
+        }
+        return Ok(document);
+    }
+    plan.remarks.push("copy the same file to every minion that sends its own returns".to_owned());
+    plan.afterwards.push(
+        "the minion needs the extension: its package, or `salt '*' saltutil.sync_returners`".to_owned(),
+    );
+    plan.afterwards
+        .push("restart the minion, then test with `salt MINION test.ping --return saltcellar`".to_owned());
+    let does = format!("write {}", path.display());
+    if found == FileState::InPlace {
+        plan.in_place("minion", does);
+    } else {
+        plan.step("minion", does, move || write_file(path, &text));
+    }
+    Ok(document)
+}
+
+/// Parses the URL of an HTTPS source.
+fn https_url(text: &str) -> Result<String, String> {
+    let host = text.strip_prefix("https://").unwrap_or_default();
+    let fits = !host.is_empty()
+        && !host.starts_with([':', '/'])
+        && text.chars().all(|c| c.is_ascii_graphic() && !matches!(c, '"' | '\\'));
+    fits.then(|| text.to_owned()).ok_or_else(|| {
+        "expected the URL of the daemon's HTTPS source, such as https://master.example:4580".to_owned()
+    })
+}
+
+/// Parses the path of a file on the minion.
+fn absolute(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    if path.is_absolute() {
+        Ok(path)
+    } else {
+        Err("expected the absolute path of a file on the minion".to_owned())
+    }
+}
+
+/// The directory of `default_include`.
+fn directory(master: &SaltMaster, salt_config: &Path) -> anyhow::Result<PathBuf> {
+    let include = master.text("default_include").unwrap_or("master.d/*.conf");
+    let Some(dir) = include.strip_suffix("/*.conf").filter(|dir| !has_magic(dir)) else {
+        bail!(
+            "find the directory of included files: default_include is {include:?}, expected DIR/*.conf; add the options by hand"
+        );
+    };
+    Ok(salt_config.join(dir))
+}

@@ -1,0 +1,268 @@
+//! A plan: steps with what each does, whether it is needed, and how it is undone.
+//!
+//! # Invariant
+//!
+//! Planning changes nothing. If a step fails, the steps before it are undone in reverse order, each reported; what cannot be undone is
+//! reported, too.
+
+use std::io::{BufRead as _, IsTerminal as _, Write as _};
+
+use anyhow::Context as _;
+use serde_json::{Value as Json, json};
+
+use crate::cli::format::output::{Form, Format, Output, plain};
+use crate::cli::{Global, finding};
+
+/// A closure that changes something.
+type Act<T> = Box<dyn FnOnce() -> anyhow::Result<T>>;
+
+/// One step.
+pub(super) struct Step {
+    /// Its name in JSON.
+    name: &'static str,
+    /// What it does: a phrase that starts with a verb in the imperative.
+    does: String,
+    /// Runs it; `None` if its result is in place already.
+    act: Option<Act<Done>>,
+}
+
+/// A step that was made.
+pub(super) struct Done {
+    /// What it did, if that is more than the plan states.
+    pub(super) result: Option<String>,
+    undo: Option<Undo>,
+}
+
+struct Undo {
+    does: String,
+    act: Act<()>,
+}
+
+impl Done {
+    /// Without a way back.
+    pub(super) fn new() -> Self {
+        Self { result: None, undo: None }
+    }
+
+    pub(super) fn with_result(mut self, result: impl Into<String>) -> Self {
+        self.result = Some(result.into());
+        self
+    }
+
+    pub(super) fn undone_by(
+        mut self,
+        does: impl Into<String>,
+        act: impl FnOnce() -> anyhow::Result<()> + 'static,
+    ) -> Self {
+        self.undo = Some(Undo { does: does.into(), act: Box::new(act) });
+        self
+    }
+}
+
+/// The plan.
+#[derive(Default)]
+pub(super) struct Plan {
+    steps: Vec<Step>,
+    /// What the reader should know before.
+    pub(super) remarks: Vec<String>,
+    /// What remains to be done by hand, or stays.
+    pub(super) afterwards: Vec<String>,
+}
+
+impl Plan {
+    /// Adds a step that is needed.
+    pub(super) fn step(
+        &mut self,
+        name: &'static str,
+        does: impl Into<String>,
+        act: impl FnOnce() -> anyhow::Result<Done> + 'static,
+    ) {
+        self.steps.push(Step { name, does: does.into(), act: Some(Box::new(act)) });
+    }
+
+    /// Adds a step whose result is in place.
+    pub(super) fn in_place(&mut self, name: &'static str, does: impl Into<String>) {
+        self.steps.push(Step { name, does: does.into(), act: None });
+    }
+
+    /// Names of the steps to make.
+    pub(super) fn needed(&self) -> Vec<&'static str> {
+        self.steps.iter().filter(|step| step.act.is_some()).map(|step| step.name).collect()
+    }
+
+    fn document(&self, more: &Json) -> Json {
+        let step = |step: &Step| {
+            let state = if step.act.is_some() { "needed" } else { "in place" };
+            json!({ "step": step.name, "does": step.does, "state": state })
+        };
+        let mut document = json!({
+            "steps": self.steps.iter().map(step).collect::<Vec<_>>(),
+            "remarks": self.remarks,
+            "afterwards": self.afterwards,
+        });
+        if let (Some(document), Some(more)) = (document.as_object_mut(), more.as_object()) {
+            document.extend(more.clone());
+        }
+        document
+    }
+
+    /// Prints the steps, and `more`, which JSON has as fields of the document.
+    pub(super) fn show(&self, form: Form, more: &Json) -> anyhow::Result<()> {
+        let mut out = Output::new(form);
+        if out.format != Format::Table {
+            out.json(&self.document(more))?;
+            return Ok(out.flush()?);
+        }
+        for step in &self.steps {
+            let state = if step.act.is_some() { "will   " } else { "in place" };
+            out.line(&format!("{state:<9} {}", step.does))?;
+        }
+        if let Some(text) = more.get("text").and_then(Json::as_str) {
+            text.lines().try_for_each(|line| out.line(&format!("          | {line}")))?;
+        }
+        for remark in &self.remarks {
+            out.line(&format!("note      {remark}"))?;
+        }
+        Ok(out.flush()?)
+    }
+
+    /// Makes the needed steps, after asking on a terminal. True if something was changed.
+    pub(super) fn carry_out(self, global: &Global, yes: bool, more: &Json) -> anyhow::Result<bool> {
+        let is_table = Format::from(global.output) == Format::Table;
+        if is_table || self.needed().is_empty() {
+            self.show(global.output, more)?;
+        }
+        if self.needed().is_empty() {
+            if is_table {
+                say("everything is in place, nothing was changed")?;
+            }
+            return Ok(false);
+        }
+        if !yes {
+            confirm(is_table)?;
+        }
+        let mut document = self.document(more);
+        let mut undos = Vec::new();
+        let mut results = Vec::new();
+        for step in self.steps {
+            let Some(act) = step.act else { continue };
+            if is_table {
+                say(&format!("...       {}", step.does))?;
+            }
+            match act() {
+                Ok(done) => {
+                    let result = done.result.unwrap_or_else(|| "done".to_owned());
+                    if is_table {
+                        say(&format!("done      {result}"))?;
+                    }
+                    results.push(json!({ "step": step.name, "result": result }));
+                    undos.extend(done.undo);
+                }
+                Err(error) => {
+                    undo(undos)?;
+                    return Err(error);
+                }
+            }
+        }
+        if is_table {
+            for line in &self.afterwards {
+                say(&format!("next      {line}"))?;
+            }
+        } else {
+            if let Some(document) = document.as_object_mut() {
+                document.insert("results".to_owned(), Json::Array(results));
+            }
+            let mut out = Output::new(global.output);
+            out.json(&document)?;
+            out.flush()?;
+        }
+        Ok(true)
+    }
+}
+
+/// Undoes steps in reverse order, reported on standard error. A failed one does not keep the others from being undone.
+fn undo(undos: Vec<Undo>) -> anyhow::Result<()> {
+    let mut stderr = std::io::stderr();
+    for Undo { does, act } in undos.into_iter().rev() {
+        let line = match act() {
+            Ok(()) => format!("undone    {does}"),
+            Err(error) => format!("NOT undone: {does}: {error:#}"),
+        };
+        writeln!(stderr, "{}", plain(&line)).context("report an undone step")?;
+    }
+    Ok(())
+}
+
+fn say(line: &str) -> anyhow::Result<()> {
+    let mut out = Output::new(Form::Table);
+    out.line(line)?;
+    Ok(out.flush()?)
+}
+
+/// Asks for permission; an error is the refusal.
+fn confirm(is_table: bool) -> anyhow::Result<()> {
+    let stdin = std::io::stdin();
+    if !is_table || !stdin.is_terminal() {
+        return Err(finding(
+            "nothing was changed: add --yes to make these steps without a question".to_owned(),
+        ));
+    }
+    let mut out = std::io::stdout();
+    write!(out, "Continue? [y/N] ").and_then(|()| out.flush()).context("ask for permission")?;
+    let mut answer = String::new();
+    stdin.lock().read_line(&mut answer).context("read the answer")?;
+    if matches!(answer.trim().to_lowercase().as_str(), "y" | "yes") {
+        return Ok(());
+    }
+    Err(finding("nothing was changed".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    fn global() -> Global {
+        Global { socket: None, state_dir: None, config: None, output: Form::Json }
+    }
+
+    #[test]
+    fn a_failed_step_undoes_the_ones_before_it_in_reverse_order() {
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let mut plan = Plan::default();
+        plan.in_place("zero", "do nothing");
+        for name in ["one", "two"] {
+            let (act, back) = (log.clone(), log.clone());
+            plan.step(name, format!("make {name}"), move || {
+                act.lock().push(name.to_owned());
+                Ok(Done::new().undone_by(format!("unmake {name}"), move || {
+                    back.lock().push(format!("un{name}"));
+                    anyhow::ensure!(name != "two", "no way back");
+                    Ok(())
+                }))
+            });
+        }
+        plan.step("three", "fail", || anyhow::bail!("start the daemon: no disk"));
+        let never = log.clone();
+        plan.step("four", "never run", move || {
+            never.lock().push("four".to_owned());
+            Ok(Done::new())
+        });
+        assert_eq!(plan.needed(), ["one", "two", "three", "four"]);
+        let error = plan.carry_out(&global(), true, &Json::Null).unwrap_err();
+        assert_eq!(error.to_string(), "start the daemon: no disk");
+        assert_eq!(*log.lock(), ["one", "two", "untwo", "unone"]);
+    }
+
+    #[test]
+    fn without_a_terminal_or_yes_nothing_is_changed() {
+        let mut plan = Plan::default();
+        plan.step("one", "make one", || panic!("made"));
+        let error = plan.carry_out(&global(), false, &Json::Null).unwrap_err();
+        assert!(error.to_string().contains("add --yes"), "{error}");
+        assert!(!Plan::default().carry_out(&global(), false, &Json::Null).unwrap(), "nothing to do");
+    }
+}

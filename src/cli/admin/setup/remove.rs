@@ -1,0 +1,162 @@
+//! Removal: Salt uses its own job cache and reactor again, and nothing is lost.
+//!
+//! # Invariant
+//!
+//! Nothing is removed while another file of the master would keep both reactors off. Entries in the spool are delivered before the daemon
+//! is stopped. Data is never deleted.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+
+use super::extension::Salt;
+use super::managed::{self, Before, FileState, refuse_foreign};
+use super::options::MasterOptions;
+use super::plan::{Done, Plan};
+use super::service::{self, MASTER_UNIT, SOCKET_UNIT, UNIT};
+use crate::config::Config;
+use crate::config::salt_master::SaltMaster;
+use crate::ingest::spool::Spool;
+
+/// Runs of the extension's maintenance, of some seconds each, before the rest of a spool is reported as left.
+const DELIVERIES_MAX: usize = 20;
+
+/// What to remove.
+pub(super) struct Removal<'a> {
+    pub(super) options: &'a MasterOptions,
+    /// State of the file in `master.d`.
+    pub(super) found: FileState,
+    pub(super) config: &'a Config,
+    /// The daemon's configuration file.
+    pub(super) config_file: &'a Path,
+    /// The spool of the master's extension.
+    pub(super) spool: PathBuf,
+    /// Salt, or why it cannot deliver the spool.
+    pub(super) salt: anyhow::Result<Salt>,
+    /// False: only the file in `master.d`.
+    pub(super) services: bool,
+}
+
+/// Plans the removal.
+pub(super) fn plan(plan: &mut Plan, removal: Removal<'_>) -> anyhow::Result<()> {
+    let Removal { options, found, config, config_file, spool, salt, services } = removal;
+    refuse_foreign(&options.path, found)?;
+    let after = options.without();
+    ensure_a_reactor(&after)?;
+    let is_there = matches!(found, FileState::InPlace | FileState::Outdated);
+    let does = format!("remove {}", options.path.display());
+    let path = options.path.clone();
+    if services {
+        deliver(plan, spool.clone(), salt)?;
+    }
+    match (is_there, services && service::is("is-active", MASTER_UNIT)?) {
+        (false, _) => plan.in_place("master", format!("{does}: it does not exist")),
+        (true, true) => plan.step("master", format!("stop {MASTER_UNIT}, {does}, and start it"), move || {
+            super::restarted_around(&path, managed::remove)
+        }),
+        (true, false) => {
+            plan.afterwards
+                .push("restart the master: its processes read the option only at start".to_owned());
+            plan.step("master", does, move || {
+                let before = Before::of(&path).with_context(|| format!("read {}", path.display()))?;
+                managed::remove(&path).with_context(|| format!("remove {}", path.display()))?;
+                Ok(Done::new()
+                    .undone_by(format!("restore {}", path.display()), move || Ok(before.restore(&path)?)))
+            });
+        }
+    }
+    if services {
+        stop(plan)?;
+    }
+    let reactor = if after.flag("reactor") { " and reactor" } else { "" };
+    let cache = after.text("master_job_cache").unwrap_or("local_cache");
+    plan.remarks.push(format!("Salt uses its own job cache ({cache}){reactor} again"));
+    plan.remarks.push(format!(
+        "jobs and events stay in {}; to take them along, run `saltcellar export` (docs/MIGRATE.md) before, while the daemon runs",
+        config.state_dir.display()
+    ));
+    let kept = [&config.state_dir, config_file, &spool];
+    let kept: Vec<_> =
+        kept.into_iter().filter(|path| path.exists()).map(|path| path.display().to_string()).collect();
+    if !kept.is_empty() {
+        plan.afterwards.push(format!(
+            "these stay, and can be deleted once nothing in them is needed: {}",
+            kept.join(", ")
+        ));
+    }
+    Ok(())
+}
+
+/// Fails if no reactor would act after the removal.
+fn ensure_a_reactor(after: &SaltMaster) -> anyhow::Result<()> {
+    if !after.flag("reactor") || after.runs_reactor() {
+        return Ok(());
+    }
+    let files = after.option_by_file("engines");
+    let file = files
+        .last()
+        .map_or_else(|| after.conf_file.display().to_string(), |(file, _)| file.display().to_string());
+    bail!(
+        "hand the reactor back: no reactor would act on the rules of `reactor`, because `engines` in {file} keeps Salt's own off; \
+         remove the item that names saltcellar's reactor there"
+    )
+}
+
+fn deliver(plan: &mut Plan, spool: PathBuf, salt: anyhow::Result<Salt>) -> anyhow::Result<()> {
+    let does = format!("deliver the entries that wait in {}", spool.display());
+    let waiting = move |dir: &Path| -> anyhow::Result<u64> {
+        let found = Spool::inspect(dir).with_context(|| format!("read {}", dir.display()))?;
+        Ok(found.map_or(0, |spool| spool.waiting_bytes))
+    };
+    if waiting(&spool)? == 0 {
+        plan.in_place("spool", does);
+        return Ok(());
+    }
+    plan.step("spool", does, move || {
+        let left = |left: u64, why: &str| {
+            let result = format!("{left} bytes of entries are left in {}{why}: they are delivered if saltcellar is set up again", spool.display());
+            Done::new().with_result(result)
+        };
+        let mut before = waiting(&spool)?;
+        let salt = match salt {
+            Ok(salt) => salt,
+            Err(error) => return Ok(left(before, &format!(" ({error:#})"))),
+        };
+        for _ in 0..DELIVERIES_MAX {
+            // The file in `master.d` still exists, so Salt finds the extension.
+            if let Err(error) = salt.deliver(None) {
+                return Ok(left(before, &format!(" ({error:#})")));
+            }
+            let now = waiting(&spool)?;
+            if now == 0 {
+                return Ok(Done::new().with_result("the spool is empty"));
+            }
+            if now >= before {
+                return Ok(left(now, " (the daemon accepts none of them: `saltcellar doctor`)"));
+            }
+            before = now;
+        }
+        Ok(left(before, ""))
+    });
+    Ok(())
+}
+
+/// Plans that the daemon is stopped, also at the next boot.
+fn stop(plan: &mut Plan) -> anyhow::Result<()> {
+    let mut units = Vec::new();
+    for unit in [SOCKET_UNIT, UNIT] {
+        if service::is("is-enabled", unit)? || service::is("is-active", unit)? {
+            units.push(unit);
+        }
+    }
+    let does = format!("stop and disable {UNIT}");
+    if units.is_empty() {
+        plan.in_place("service", does);
+        return Ok(());
+    }
+    plan.step("service", does, move || {
+        service::systemctl("disable", &[&["--now"], units.as_slice()].concat())?;
+        Ok(Done::new())
+    });
+    Ok(())
+}

@@ -1,0 +1,188 @@
+//! systemd: the units of the daemon and of Salt, through `systemctl` in `PATH`.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use anyhow::{Context as _, bail, ensure};
+
+use super::managed;
+use super::plan::{Done, Plan};
+
+pub(super) const UNIT: &str = "saltcellar.service";
+pub(super) const SOCKET_UNIT: &str = "saltcellar.socket";
+pub(super) const MASTER_UNIT: &str = "salt-master.service";
+
+/// The program of the units of packages; units that setup installs start this program instead.
+const INSTALLED: &str = "/usr/bin/saltcellar";
+
+/// Files of a release without package, in `systemd` of its `share/saltcellar`, and where they belong.
+const FILES: [(&str, &str); 4] = [
+    ("saltcellar.service", "etc/systemd/system/saltcellar.service"),
+    ("saltcellar.socket", "etc/systemd/system/saltcellar.socket"),
+    ("saltcellar.sysusers", "etc/sysusers.d/saltcellar.conf"),
+    ("saltcellar.tmpfiles", "etc/tmpfiles.d/saltcellar.conf"),
+];
+
+fn output(program: &str, args: &[&str]) -> anyhow::Result<Output> {
+    let what = || format!("run `{program} {}`", args.join(" "));
+    Command::new(program).args(args).output().with_context(|| {
+        format!("{}: is systemd running here? Without it, use --master-only and start `saltcellar serve` by other means", what())
+    })
+}
+
+/// Whether a question of `systemctl` has a positive answer.
+pub(super) fn is(question: &str, unit: &str) -> anyhow::Result<bool> {
+    Ok(output("systemctl", &[question, unit])?.status.success())
+}
+
+/// Runs a program, and fails with what it prints if it fails.
+pub(super) fn run(program: &str, args: &[&str]) -> anyhow::Result<()> {
+    let output = output(program, args)?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let printed = String::from_utf8_lossy(&output.stderr);
+    bail!("run `{program} {}`: {}: {}", args.join(" "), output.status, printed.trim())
+}
+
+/// `systemctl` with a verb, and for a failed start where its cause is found.
+pub(super) fn systemctl(verb: &str, units: &[&str]) -> anyhow::Result<()> {
+    let args = [&[verb], units].concat();
+    run("systemctl", &args).with_context(|| match units {
+        [unit, ..] => format!("{verb} {unit} (`journalctl -u {unit}` has the cause)"),
+        [] => verb.to_owned(),
+    })
+}
+
+/// Plans the installation of the units that a package would have installed. True if there is a socket unit.
+pub(super) fn units(plan: &mut Plan, root: &Path, share: &[PathBuf]) -> anyhow::Result<bool> {
+    if is("cat", UNIT)? {
+        plan.in_place("units", format!("install {UNIT}"));
+        return is("cat", SOCKET_UNIT);
+    }
+    let Some(dir) = share.iter().map(|dir| dir.join("systemd")).find(|dir| dir.join(UNIT).is_file()) else {
+        let dirs: Vec<_> = share.iter().map(|dir| dir.join("systemd").display().to_string()).collect();
+        bail!(
+            "install {UNIT}: systemd has no such unit, and {} does not have it; install the package",
+            dirs.join(" or ")
+        );
+    };
+    let program = std::env::current_exe().context("find this program")?;
+    let program = program.to_str().context("find this program: its path is not UTF-8")?.to_owned();
+    let mut files = Vec::new();
+    for (name, to) in FILES {
+        match std::fs::read_to_string(dir.join(name)) {
+            Ok(text) => files.push((root.join(to), text.replace(INSTALLED, &program))),
+            // Not every release has all of them.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error).with_context(|| format!("read {}", dir.join(name).display())),
+        }
+    }
+    let has_socket = files.iter().any(|(to, _)| to.ends_with(SOCKET_UNIT));
+    let names: Vec<_> = files.iter().map(|(to, _)| to.display().to_string()).collect();
+    let does = format!("install {} from {}", names.join(", "), dir.display());
+    plan.step("units", does, move || {
+        let paths: Vec<_> = files.iter().map(|(to, _)| to.clone()).collect();
+        let remove = move || {
+            paths.iter().try_for_each(|path| managed::remove(path)).context("remove the unit and its files")
+        };
+        match install(&files) {
+            Ok(()) => Ok(Done::new().undone_by("remove the unit and its files", move || {
+                remove()?;
+                systemctl("daemon-reload", &[])
+            })),
+            Err(error) => {
+                remove().with_context(|| format!("undo after: {error:#}"))?;
+                Err(error)
+            }
+        }
+    });
+    Ok(has_socket)
+}
+
+fn install(files: &[(PathBuf, String)]) -> anyhow::Result<()> {
+    for (to, text) in files {
+        managed::write(to, text.as_bytes())
+            .with_context(|| format!("write {} (run setup as root)", to.display()))?;
+    }
+    run("systemd-sysusers", &[])?;
+    run("systemd-tmpfiles", &["--create"])?;
+    systemctl("daemon-reload", &[])
+}
+
+/// Plans that the daemon is enabled and runs. `changed`: it has to read a new configuration; the step that changed it restarts the daemon
+/// when it is undone.
+pub(super) fn start(plan: &mut Plan, has_socket: bool, changed: bool) -> anyhow::Result<()> {
+    let units = if has_socket { vec![SOCKET_UNIT, UNIT] } else { vec![UNIT] };
+    let mut is_enabled = true;
+    for unit in &units {
+        is_enabled &= is("is-enabled", unit)?;
+    }
+    let was_active = is("is-active", UNIT)?;
+    let does = format!("enable {} and start it", units.join(" and "));
+    if is_enabled && was_active && !changed {
+        plan.in_place("service", does);
+        return Ok(());
+    }
+    let does = if was_active { format!("enable {} and restart it", units.join(" and ")) } else { does };
+    plan.step("service", does, move || {
+        let started = systemctl("enable", &units).and_then(|()| restart(has_socket));
+        let stop = move || systemctl("disable", &[&["--now"], units.as_slice()].concat());
+        match started {
+            Ok(()) if was_active => Ok(Done::new().with_result(format!("{UNIT} is restarted"))),
+            Ok(()) => {
+                let done = Done::new().with_result(format!("{UNIT} runs"));
+                Ok(done.undone_by("stop and disable the daemon", stop))
+            }
+            Err(error) => {
+                if !was_active {
+                    stop().with_context(|| format!("undo after: {error:#}"))?;
+                }
+                Err(error)
+            }
+        }
+    });
+    Ok(())
+}
+
+/// Starts or restarts the daemon. systemd refuses to start a socket unit while its service runs.
+fn restart(has_socket: bool) -> anyhow::Result<()> {
+    if has_socket && !is("is-active", SOCKET_UNIT)? {
+        systemctl("stop", &[UNIT])?;
+        systemctl("start", &[SOCKET_UNIT])?;
+    }
+    systemctl("restart", &[UNIT])
+}
+
+/// After the daemon's configuration was restored: restarts a daemon that setup did not start itself.
+pub(super) fn restart_if_enabled() -> anyhow::Result<()> {
+    if is("is-enabled", UNIT)? { systemctl("restart", &[UNIT]) } else { Ok(()) }
+}
+
+/// Plans that the master's user may use the daemon's socket. Salt's packages run the master as `salt`.
+pub(super) fn membership(plan: &mut Plan, user: &str) -> anyhow::Result<()> {
+    const GROUP: &str = "saltcellar";
+    if user == "root" {
+        return Ok(());
+    }
+    let does =
+        format!("add {user}, the master's user, to the group {GROUP}, which may use the daemon's socket");
+    let groups = output("id", &["-nG", user])?;
+    ensure!(
+        groups.status.success(),
+        "find user {user}, which is `user` in the master's configuration: {}",
+        String::from_utf8_lossy(&groups.stderr).trim()
+    );
+    if String::from_utf8_lossy(&groups.stdout).split_whitespace().any(|group| group == GROUP) {
+        plan.in_place("group", does);
+        return Ok(());
+    }
+    let user = user.to_owned();
+    plan.step("group", does, move || {
+        run("usermod", &["-aG", GROUP, &user])?;
+        Ok(Done::new().undone_by(format!("remove {user} from the group"), move || {
+            run("gpasswd", &["-d", &user, GROUP])
+        }))
+    });
+    Ok(())
+}

@@ -1,0 +1,27 @@
+//! SIGHUP: applies a changed `reactor` section, and reports changes of other keys, which need a restart.
+
+use crate::config::Config;
+use crate::reactor::service::Reloader;
+
+/// Rereads the configuration of the `running` daemon. Returns when the change is in effect, or rejected.
+pub(super) fn reload(running: &Config, reactor: Option<&Reloader>) {
+    match running.reread() {
+        Ok(new) => {
+            let mut changed = running.changed_keys(&new);
+            // The reactor compares its own keys, and rejects a change of the master or minion.
+            changed.retain(|key| reactor.is_none() || !key.starts_with("reactor."));
+            if !changed.is_empty() {
+                let keys = changed.join(", ");
+                tracing::warn!(keys, "changed configuration keys take effect after a restart");
+            }
+        }
+        // With a reactor, it reports the error.
+        Err(error) if reactor.is_none() => {
+            tracing::error!(%error, "changed configuration is invalid, keeping the previous one");
+        }
+        Err(_) => {}
+    }
+    if let Some(reactor) = reactor {
+        reactor.reload();
+    }
+}

@@ -1,0 +1,194 @@
+"""The unit itself: start, stop, restart, reload, sandbox, watchdog, full disk, reboot."""
+import json
+import re
+
+import pytest
+from conftest import CONFIG, SALT
+from machine import eventually
+
+#: Connects all the time, and makes a call on each connection, until the file `stop` is there.
+CLIENT = """
+import json, os, socket, struct, sys, time
+import msgpack
+from collections import Counter
+seen = Counter()
+open('/run/client', 'w').close()
+while os.path.exists('/run/client'):
+    s = socket.socket(socket.AF_UNIX)
+    s.settimeout(30)
+    try:
+        s.connect('/run/saltcellar/saltcellar.sock')
+    except OSError as exc:
+        seen[type(exc).__name__] += 1
+        time.sleep(0.01)
+        continue
+    try:
+        frame = msgpack.packb([1, 'status', {}])
+        s.sendall(b'SCWIRE' + struct.pack('>H', 1) + struct.pack('>I', len(frame)) + frame)
+        seen['answered' if s.recv(4) else 'closed'] += 1
+    except OSError as exc:
+        seen['closed'] += 1
+    s.close()
+print(json.dumps(seen))
+"""
+
+
+def test_exposure_is_at_most_2_5(daemon):
+    rated = daemon.sh("systemd-analyze security --no-pager --threshold=25 saltcellar.service", check=False)
+    print(rated.stdout)
+    assert "Overall exposure level for saltcellar.service" in rated.stdout, rated
+    assert rated.returncode == 0, rated.stdout
+
+
+def connect_during(daemon, action):
+    """What happened to connections while `action` ran."""
+    daemon.host.write("/root/client.py", CLIENT)
+    daemon.sh(f"systemd-run -q --unit=client --collect -p StandardOutput=file:/root/client.out {SALT}/bin/python3 /root/client.py")
+    eventually("the client runs", lambda: daemon.sh("test -e /run/client", check=False).returncode == 0)
+    try:
+        action()
+    finally:
+        daemon.sh("rm -f /run/client; while systemctl is-active -q client; do sleep .1; done")
+    return json.loads(daemon.sh("cat /root/client.out").stdout)
+
+
+@pytest.mark.parametrize("service, socket_unit, refused", [
+    ((), False, False),
+    (("FileDescriptorStoreMax=0",), True, False),
+    # what the test sees without either
+    (("FileDescriptorStoreMax=0",), False, True),
+])
+def test_a_restart_refuses_no_connection(daemon, service, socket_unit, refused):
+    if socket_unit:
+        daemon.sh("systemctl stop saltcellar; systemctl start saltcellar.socket")
+    daemon.configure(service)
+
+    def restart():
+        before = daemon.pid
+        daemon.restart()
+        assert daemon.pid != before
+        daemon.sh(f"kill -9 {daemon.pid}")
+        eventually("the killed daemon is replaced", lambda: daemon.pid not in (0, before) and daemon.show("SubState") == "running")
+        daemon.cli("status")
+    try:
+        seen = connect_during(daemon, restart)
+    finally:
+        if socket_unit:
+            daemon.sh("systemctl stop saltcellar.socket saltcellar.service")
+            daemon.changed = True
+    answered, closed = seen.pop("answered"), seen.pop("closed", 0)
+    assert answered > 20 and closed < 20, (seen, answered, closed)
+    assert bool(seen) == refused, seen
+
+
+def test_a_stopped_daemon_leaves_no_socket(daemon):
+    daemon.sh("systemctl stop saltcellar")
+    daemon.changed = True
+    assert daemon.sh("ls -d /run/saltcellar", check=False).returncode
+    failed = daemon.cli("status", check=False)
+    assert failed.returncode and "/run/saltcellar/saltcellar.sock" in failed.stderr, failed
+
+
+def test_a_reload_applies_the_reactor_and_names_keys_that_need_a_restart(daemon):
+    assert daemon.json("status")["reactor"]
+    cursor = daemon.cursor()
+    daemon.configure(restart=False, socket_peers="read", reactor={**CONFIG["reactor"], "shadow": True})
+    daemon.sh("systemctl reload saltcellar")
+    assert daemon.json("reactor", "list")["shadow"] is True
+    log = daemon.log(cursor)
+    assert 'changed configuration keys take effect after a restart keys="socket_peers"' in log, log
+    assert "reactor configuration reloaded" in log, log
+    assert daemon.show("ActiveState") == "active"
+
+
+def test_a_reload_of_an_invalid_file_fails_and_changes_nothing(daemon):
+    before, cursor = daemon.pid, daemon.cursor()
+    daemon.configure(restart=False, reactor={**CONFIG["reactor"], "depth_max": "none"})
+    reload = daemon.sh("systemctl reload saltcellar", check=False)
+    assert reload.returncode, reload
+    log = daemon.log(cursor)
+    assert "changed reactor configuration is invalid, keeping the previous one" in log, log
+    assert "/etc/saltcellar/saltcellar.yaml:1: reactor.depth_max" in log, log
+    assert (daemon.pid, daemon.show("ActiveState")) == (before, "active")
+    daemon.configure(restart=False)
+    daemon.changed = True
+    assert "depth_max" in daemon.json("reactor", "list")["refused"]["why"]
+
+
+def test_a_reactor_added_to_a_daemon_without_one_needs_a_restart(daemon):
+    daemon.configure(reactor={})
+    cursor = daemon.cursor()
+    daemon.configure(restart=False)
+    daemon.changed = True
+    daemon.sh("systemctl reload saltcellar")
+    log = daemon.log(cursor)
+    assert 'changed configuration keys take effect after a restart keys="reactor.master"' in log, log
+
+
+def test_an_invalid_configuration_is_not_retried(daemon):
+    cursor = daemon.cursor()
+    daemon.configure(restart=False, busses=[])
+    assert daemon.sh("systemctl restart saltcellar", check=False).returncode
+    assert (daemon.show("Result"), daemon.show("NRestarts"), daemon.show("ExecMainStatus")) == ("exit-code", "0", "64")
+    assert "/etc/saltcellar/saltcellar.yaml:1: busses: unknown key; the nearest known key is bus" in daemon.log(cursor)
+
+
+def test_a_socket_group_other_than_the_unit_s_is_an_error_that_names_the_remedy(daemon):
+    cursor = daemon.cursor()
+    daemon.configure(restart=False, socket_group="salt")
+    assert daemon.sh("systemctl restart saltcellar", check=False).returncode
+    assert ("socket_group: this process may not give the socket to the group `salt`: under systemd, set Group=salt in the unit"
+            in daemon.log(cursor))
+    daemon.configure(["Group=salt"], socket_group="salt")
+    assert daemon.sh("stat -c '%G %a' /run/saltcellar /run/saltcellar/saltcellar.sock").stdout == "salt 750\nsalt 660\n"
+
+
+def test_a_daemon_that_hangs_is_restarted(daemon):
+    daemon.configure(["WatchdogSec=1", "TimeoutAbortSec=1"])
+    before, cursor = daemon.pid, daemon.cursor()
+    daemon.sh(f"kill -STOP {before}")
+    eventually("another daemon", lambda: daemon.pid not in (0, before) and daemon.show("SubState") == "running")
+    daemon.cli("status")
+    assert "saltcellar.service: Watchdog timeout (limit 1s)!" in daemon.log(cursor)
+
+
+def test_a_full_disk_rejects_entries_and_recovers(daemon):
+    daemon.sh("systemctl stop saltcellar; mkdir -p /root/kept; mv /var/lib/saltcellar /root/kept; mkdir /var/lib/saltcellar;"
+              "mount -t tmpfs -o size=48M tmpfs /var/lib/saltcellar")
+    try:
+        daemon.configure(store={"free_bytes_min": "8MiB", "free_bytes_low": "16MiB"})
+        daemon.wait_for_bus()
+        cursor = daemon.cursor()
+        daemon.sh("head -c 100M /dev/zero > /var/lib/saltcellar/fill || true")
+        eventually("doctor to fail", lambda: "free" in daemon.cli("doctor", "--no-master", check=False).stdout)
+        refused = eventually("a rejected entry", lambda: [done.stderr for done in [save(daemon)] if done.returncode])
+        assert re.search("no space|disk|free", refused[0]), refused
+        daemon.restart()
+        daemon.cli("events", "list", "--limit", "1")
+        daemon.sh("rm /var/lib/saltcellar/fill")
+        eventually("entries are stored again", lambda: save(daemon).returncode == 0)
+        daemon.wait_for_log("free space sufficient again dir=/var/lib/saltcellar", cursor)
+        assert "disk full, new entries are rejected dir=/var/lib/saltcellar free=0 min=8388608" in daemon.log(cursor)
+    finally:
+        daemon.sh("systemctl stop saltcellar; umount /var/lib/saltcellar; rmdir /var/lib/saltcellar; mv /root/kept/saltcellar /var/lib/")
+        daemon.changed = True
+
+
+#: Makes one call over the local socket, without the extension and its spool.
+CALL = """
+import socket, struct, sys
+import msgpack
+s = socket.socket(socket.AF_UNIX)
+s.settimeout(30)
+s.connect('/run/saltcellar/saltcellar.sock')
+frame = msgpack.packb([1, 'save_reg', {'data': {'some': 'data'}}])
+s.sendall(b'SCWIRE' + struct.pack('>H', 1) + struct.pack('>I', len(frame)) + frame)
+stream = s.makefile('rb')
+number, ok, value = msgpack.unpackb(stream.read(struct.unpack('>I', stream.read(4))[0]))
+sys.exit(0 if ok else str(value))
+"""
+
+
+def save(daemon):
+    """Stores an entry; the error is the daemon's answer."""
+    return daemon.sh(f"{SALT}/bin/python3 -", stdin=CALL, check=False)
