@@ -19,8 +19,15 @@ const NOBODY: u32 = 65534;
 const MASTER: u32 = 54_321;
 
 /// Calls that change retention or Salt's behaviour.
-const ADMIN: [&str; 6] =
-    ["save_reg", "clean_old_jobs", "event_send", "store_prune", "store_hold", "reactor_replay"];
+const ADMIN: [&str; 7] = [
+    "save_reg",
+    "clean_old_jobs",
+    "event_send",
+    "store_prune",
+    "store_hold",
+    "reactor_replay",
+    "reactor_lease",
+];
 /// Calls that add history.
 const WRITE: [&str; 6] =
     ["prep_jid", "save_load", "save_minions", "returner", "update_endtime", "event_return"];
