@@ -4,6 +4,7 @@ import datetime
 
 import pytest
 import salt.loader
+import salt.minion
 from salt.exceptions import CommandExecutionError, SaltInvocationError
 from saltext.saltcellar.utils import calls, transfer
 
@@ -167,11 +168,16 @@ def test_events_are_exported_in_batches_and_only_on_request(runner, cellar, mast
     assert [event["tag"] for batch in got for event in batch] == [f"my/{n}" for n in range(5)]
 
 
-def test_a_returner_that_cannot_be_used_is_named(runner):
+def test_a_returner_that_cannot_be_used_is_named_and_closed(runner, monkeypatch):
+    closed = []
+    # Releases before 3008 have nothing to close.
+    destroy = getattr(salt.minion.MasterMinion, "destroy", lambda _: None)
+    monkeypatch.setattr(salt.minion.MasterMinion, "destroy", lambda self: (closed.append(self), destroy(self)), raising=False)
     with pytest.raises(CommandExecutionError, match="the returner nosuch cannot be used: .*nosuch"):
         runner("import_from", "nosuch")
     with pytest.raises(CommandExecutionError, match="the returner local_cache cannot be used: .*event_return"):
         runner("export_to", "local_cache", events=True)
+    assert len(closed) == 2
     with pytest.raises(CommandExecutionError, match="name another returner"):
         runner("export_to", "saltcellar")
 
