@@ -307,7 +307,7 @@ class Client:
 
     def _write_readable(self, call, args, packed, refusal):
         """Send a call that was refused for its map keys again, with keys as text. Returns whether it is stored or spooled."""
-        readable = packed.readable(call, args) if refusal.code == "refused" else None
+        readable = packed.readable() if refusal.code == "refused" else None
         if readable is None:
             return False
         try:
