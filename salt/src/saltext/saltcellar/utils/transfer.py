@@ -77,9 +77,11 @@ class Returner:
         self.close()
 
     def close(self):
-        """Close Salt's loaders. 3008 warns without it; earlier releases cannot."""
+        """Close Salt's loaders. 3008 logs a warning without it; earlier releases cannot."""
         if hasattr(self._minion, "destroy"):
             self._minion.destroy()
+            # 3008.3 warns of a closed one, too, unless these are None.
+            self._minion.returners = self._minion.functions = self._minion.utils = None
 
     def _call(self, function, *args, **kwargs):
         return self._functions[f"{self.name}.{function}"](*args, **kwargs)
