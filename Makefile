@@ -207,8 +207,9 @@ dist: package-files ## build a tarball of a static binary and all other files in
 	tar --sort=name --owner=0 --group=0 --numeric-owner -C target/dist -czf $$root.tar.gz $$name; rm -rf $$root; echo $$root.tar.gz
 
 extension-docs: ## build the extension's pages as HTML, in salt/dist/docs (downloads Sphinx the first time)
-	@$(LAB) in-venv --no-extension -- python -c 'import sphinx' 2>/dev/null || test -d "$(TARGET)/sphinx" || \
-	  $(LAB) in-venv --no-extension -- python -m pip install --quiet --disable-pip-version-check --target "$(TARGET)/sphinx" 'sphinx>=8,<9'
+	@$(LAB) in-venv --no-extension -- python -c 'import furo, myst_parser' 2>/dev/null || test -d "$(TARGET)/sphinx/furo" || \
+	  $(LAB) in-venv --no-extension -- python -m pip install --quiet --disable-pip-version-check --upgrade --target "$(TARGET)/sphinx" \
+	  furo myst-parser 'sphinx>=8,<9'
 	@PYTHONPATH="$(abspath $(TARGET))/sphinx" $(LAB) in-venv --no-extension -- python -m sphinx -q -W -b html salt/docs salt/dist/docs
 	@echo salt/dist/docs/index.html
 

@@ -678,3 +678,24 @@ fn the_format_page_has_the_version_of_the_code() {
     let last = page.lines().rfind(|line| line.starts_with("| ")).unwrap_or_default();
     assert!(last.starts_with(&format!("| {version} |")), "the last row of docs/FORMAT.md: {last}");
 }
+
+/// Older compilers are not tested, so `rust-version` promises none.
+#[test]
+fn the_required_rust_version_is_the_one_that_ci_tests() {
+    let manifest = read("Cargo.toml");
+    let required =
+        manifest.lines().find_map(|line| line.strip_prefix("rust-version = ")).unwrap().trim_matches('"');
+    assert!(
+        read("README.md").contains(&format!("Rust ({required} or later)")),
+        "README.md: Rust ({required} or later)"
+    );
+    if std::env::var_os("CI").is_some() {
+        let compiler = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+        let output = std::process::Command::new(compiler).arg("--version").output().unwrap();
+        let version = String::from_utf8(output.stdout).unwrap();
+        assert!(
+            version.starts_with(&format!("rustc {required}.")),
+            "CI tests with {version}: set rust-version in Cargo.toml to it, or pin CI's compiler"
+        );
+    }
+}

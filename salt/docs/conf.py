@@ -15,9 +15,10 @@ release = re.search(
 )[1]
 version = release
 
-extensions = ["sphinx.ext.autodoc", "sphinx.ext.autosummary"]
+extensions = ["sphinx.ext.autodoc", "sphinx.ext.autosummary", "myst_parser"]
 nitpicky = True
-html_theme = "alabaster"
+html_theme = "furo"
+html_title = f"{project} {release}"
 exclude_patterns = ["_build"]
 
 

@@ -30,7 +30,7 @@ pub struct ReactorConfig {
     /// bus (`bus`) and needs read access to the key in its cache. The reactor sees events as they are stored, after `ingest.filter` and
     /// `ingest.redact`. While the master runs Salt's own reactor, this one only watches, as with `reactor.shadow`. One line in the master's
     /// configuration switches over, without a change to the rules: `engines: [saltcellar_reactor]` (or one more item in an existing list), followed
-    /// by a restart of the master. No engine of that name exists; the name keeps the master from adding its own reactor, and lets `salt-run
+    /// by a restart of the master. It is an engine of the extension; its name keeps the master from adding its own reactor, and lets `salt-run
     /// reactor.list`, `add`, `delete`, `is_leader` and `set_leader` pass, which this reactor answers. Their changes last until the daemon restarts.
     /// `salt://` files are read from `file_roots` directly. Salt fetches those of other file server backends (`fileserver_backend`, needs
     /// `reactor.python`); fetched files are cached for two seconds.

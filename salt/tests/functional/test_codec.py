@@ -216,13 +216,12 @@ def ask_raw(cellar, args):
     """The call ``save_reg`` with packed arguments."""
 
     class Packed(wire.Call):
-        def __init__(self):
-            super().__init__("save_reg", {})
-            self._args = args
+        def request(self, number):
+            return b"\x93" + wire.pack(number) + wire.pack("save_reg") + args
 
     connection = wire.Connection(cellar.socket, time.monotonic() + 20)
     try:
-        return connection.ask(Packed(), time.monotonic() + 20)
+        return connection.ask(Packed("save_reg", {}), time.monotonic() + 20)
     finally:
         connection.close()
 

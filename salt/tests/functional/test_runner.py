@@ -1,6 +1,8 @@
 """The runner, loaded by Salt, with a real daemon and real returners."""
 
 import datetime
+import gc
+import warnings
 
 import pytest
 import salt.loader
@@ -66,7 +68,7 @@ def fill(call, jids=JIDS, minions=("web1",)):
 
 #: 3008 has no sqlite3; salt_cache is new in it.
 @pytest.mark.parametrize("name", ["local_cache", "sqlite3", "salt_cache"])
-def test_jobs_go_from_a_returner_to_the_daemon_and_back(name, other, runner, cellar, master_opts, run_dir):
+def test_jobs_go_from_a_returner_to_the_daemon_and_back(name, other, runner, cellar, master_opts, run_dir, all_closed):
     call = other(name)
     minions = ("web1",) if name == "sqlite3" else ("web1", "web2")
     fill(call, minions=minions)
@@ -167,7 +169,18 @@ def test_events_are_exported_in_batches_and_only_on_request(runner, cellar, mast
     assert [event["tag"] for batch in got for event in batch] == [f"my/{n}" for n in range(5)]
 
 
-def test_a_returner_that_cannot_be_used_is_named(runner):
+@pytest.fixture
+def all_closed():
+    """3008 warns of each minion that is not closed."""
+    gc.collect()
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        yield
+        gc.collect()
+    assert [str(one.message) for one in seen if "MasterMinion" in str(one.message)] == []
+
+
+def test_a_returner_that_cannot_be_used_is_named(runner, all_closed):
     with pytest.raises(CommandExecutionError, match="the returner nosuch cannot be used: .*nosuch"):
         runner("import_from", "nosuch")
     with pytest.raises(CommandExecutionError, match="the returner local_cache cannot be used: .*event_return"):

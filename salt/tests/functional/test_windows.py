@@ -1,5 +1,6 @@
 """On a system without POSIX files Salt's loader reports the reason."""
 
+import collections.abc
 import json
 import subprocess
 import sys
@@ -27,13 +28,22 @@ print(json.dumps([functions.missing_fun_string(name) if name not in functions el
 """
 
 
+def plain(value):
+    """Salt's defaults have immutable maps and lists, which JSON does not know."""
+    if isinstance(value, collections.abc.Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, collections.abc.Sequence) else str(value)
+
+
 @pytest.mark.parametrize("system", ["windows", "posix"])
 def test_the_loader_reports_why_the_extension_cannot_be_used(system, master_opts):
-    opts = {key: value for key, value in master_opts.items() if isinstance(value, (str, int, list, dict, type(None)))}
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", PROBE, json.dumps(opts, default=str), system],
+        [sys.executable, "-W", "ignore", "-c", PROBE, json.dumps(master_opts, default=plain), system],
         capture_output=True, text=True, timeout=60, check=False,
     )
     assert done.returncode == 0, done.stderr
     for why in json.loads(done.stdout.splitlines()[-1]):
-        assert ("its spool uses flock and pwrite" in why) == (system == "windows"), why
+        if system == "windows":
+            assert "its spool uses flock and pwrite" in why
+        else:
+            assert why == ""

@@ -16,6 +16,8 @@ write it down:
     - arg:
       - cmd.run
       - echo {{ data['word'] }} >> DIR/made
+    - kwarg:
+        python_shell: true
 """
 #: Seconds until the fallback acts, and until the daemon does again.
 FALLBACK_S = 60

@@ -299,17 +299,20 @@ def test_a_batch_is_sent_unchanged_in_one_request(daemon, client):
     assert client.spool.counters() == {}, "the daemon counts elements that are not events"
 
 
-def test_events_are_packed_once_even_if_they_end_in_the_spool(daemon, client, spooled, monkeypatch):
+def test_events_are_packed_once_for_the_socket_and_once_for_the_spool(daemon, client, spooled, monkeypatch):
     packed = []
     real = wire.pack
     monkeypatch.setattr(wire, "pack", lambda value: packed.append(value) or real(value))
     client.event_return([{"tag": "a", "data": {}}])
     daemon.stop()
+    # Sent on the connection of the first, which is broken.
     client.event_return([{"tag": "b", "data": {}}])
-    seen = [value for value in packed if isinstance(value, dict)]
-    assert [value["events"][0]["tag"] for value in seen] == ["a", "b"]
-    ((call, args),) = spooled()
-    assert (call, args["events"], args["replay"]) == ("event_return", [{"tag": "b", "data": {}}], True)
+    # There is no connection to pack it for.
+    client.event_return([{"tag": "c", "data": {}}])
+    seen = [args["events"][0]["tag"] for *_, args in packed if isinstance(args, dict)]
+    assert seen == ["a", "b", "b", "c"]
+    for tag, (call, args) in zip("bc", spooled()):
+        assert (call, args["events"], args["replay"]) == ("event_return", [{"tag": tag, "data": {}}], True)
 
 
 def test_a_repeated_flush_is_marked_as_replay(daemon, client):

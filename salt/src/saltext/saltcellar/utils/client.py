@@ -52,8 +52,8 @@ LAST_WINS = frozenset({"update_endtime", "save_reg"})
 
 _pool = threading.local()
 _clients = {}
-#: The latest opts, and their client.
-_latest = [None, None]
+#: The latest opts and their client: one value, as other threads replace it.
+_latest = [(None, None)]
 _breakers = {}
 _handover_not_before = {}
 _logged = {}
@@ -83,9 +83,10 @@ class Unavailable(CommandExecutionError):
 def of(opts, functions=None, ret=None):
     """The client for ``opts``. Cheap: connections belong to the process, not to the client."""
     key = None
-    # Since 3008 a loader's options are one map object whose look-ups take a microsecond each.
-    if opts is _latest[0]:
-        return _latest[1]
+    # Since 3008 a loader's options are one map object, and the look-ups for its key take tens of microseconds.
+    latest, client = _latest[0]
+    if opts is latest:
+        return client
     try:
         key = settings_.cache_key(opts)
         client = _clients.get(key) if key else None
@@ -100,7 +101,7 @@ def of(opts, functions=None, ret=None):
             _clients.clear()
         _clients[key] = client
     if key and type(opts) is not dict:
-        _latest[:] = opts, client
+        _latest[0] = opts, client
     return client
 
 
@@ -307,7 +308,7 @@ class Client:
 
     def _write_readable(self, call, args, packed, refusal):
         """Send a call that was refused for its map keys again, with keys as text. Returns whether it is stored or spooled."""
-        readable = packed.readable(call, args) if refusal.code == "refused" else None
+        readable = packed.readable() if refusal.code == "refused" else None
         if readable is None:
             return False
         try:
@@ -671,6 +672,6 @@ def forget():
     _pool.batch = None
     fold.forget()
     _clients.clear()
-    _latest[:] = None, None
+    _latest[0] = None, None
     for memory in (_breakers, _handover_not_before, _logged):
         memory.clear()

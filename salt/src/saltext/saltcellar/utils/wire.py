@@ -47,13 +47,6 @@ READ_BYTES = 4096
 READ_BYTES_MAX = 1 << 20
 
 _LENGTH = struct.Struct(">I")
-#: The start of an array of three, and its first element as a u32.
-_REQUEST = struct.Struct(">BBI")
-#: The end of an answer of nil.
-_GOOD_NIL = b"\xc3\xc0"
-#: Lengths of such an answer, and the first byte of its number.
-_NIL_LENGTHS = {4: None, 5: 0xCC, 6: 0xCD, 8: 0xCE, 12: 0xCF}
-_TIMEVAL = struct.Struct("@ll")
 _packb = salt.utils.msgpack.packb
 
 
@@ -215,52 +208,36 @@ def _unpack(data):
 
 
 class Call:
-    """
-    A call, packed once: its request, the same request on another connection, and its record in the spool share
-    these bytes.
-    """
-
-    #: The additional pair of a repeated call, which may have been stored already.
-    _REPLAY = pack("replay") + pack(True)
-
-    #: Packed names of calls. There are few.
-    _NAMES = {}
+    """A call, which may be sent on several connections, and become a record in the spool."""
 
     def __init__(self, name, args):
-        self._name = self._NAMES.get(name) or self._NAMES.setdefault(name, pack(name))
-        self._args = pack(args)
-        if not 0x80 <= self._args[0] < 0x8F:
-            raise ValueError(f"the arguments of {name} are not a small map")
-        self._replay = bool(args.get("replay"))
+        self._name, self._args = name, args
 
     def request(self, number):
         """The request's bytes."""
-        return b"".join((_REQUEST.pack(0x93, 0xCE, number), self._name, self._args))
+        return pack([number, self._name, self._args])
 
     def record(self):
         """The call's record in the spool: ``[call, args]``, marked as a replay."""
-        return b"".join((b"\x92", self._name, self.repeated()._args))
+        return pack([self._name, self.repeated()._args])
 
-    def readable(self, name, args):
+    def readable(self):
         """
-        The same call with map keys as text, if Salt's codec cannot read a key in ``args``; else ``None``.
+        The same call with map keys as text, if Salt's codec cannot read a key in its arguments; else ``None``.
 
         That codec packs a tuple as a key and cannot read it back, so the daemon refuses it.
         """
         try:
-            salt.utils.msgpack.unpackb(self._args, strict_map_key=False)
+            salt.utils.msgpack.unpackb(pack(self._args), strict_map_key=False)
         except TypeError:
-            return Call(name, _plain(args))
+            return Call(self._name, _plain(self._args))
         except Exception:  # pylint: disable=broad-except
             pass
         return None
 
     def repeated(self):
-        """The same call, marked as a replay."""
-        if not self._replay:
-            # The count of a small map is in its first byte.
-            self._args = b"".join((bytes([self._args[0] + 1]), self._args[1:], self._REPLAY))
-            self._replay = True
+        """The same call, marked as a replay: it may have been stored already."""
+        self._args = {**self._args, "replay": True}
         return self
 
 
@@ -280,7 +257,6 @@ class Connection:
         self._number = 0
         self._greeting = PREAMBLE
         self._received = b""
-        self._timeouts = {}
         try:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         except OSError as exc:
@@ -296,9 +272,7 @@ class Connection:
         while True:
             self._socket.settimeout(_left(deadline))
             try:
-                self._socket.connect(path)
-                # Timeouts are the kernel's from here on, which saves a poll() per call.
-                return self._socket.setblocking(True)
+                return self._socket.connect(path)
             except socket.timeout as exc:
                 raise TimedOut("no connection in time") from exc
             except OSError as exc:
@@ -329,10 +303,10 @@ class Connection:
         self._greeting = b""
         data = memoryview(b"".join(out))
         while data:
-            self._set_timeout(socket.SO_SNDTIMEO, deadline)
+            self._socket.settimeout(_left(deadline))
             try:
                 data = data[self._socket.send(data) :]
-            except BlockingIOError as exc:
+            except socket.timeout as exc:
                 raise TimedOut("the request was not read in time") from exc
             except OSError as exc:
                 raise Broken(str(exc)) from exc
@@ -344,12 +318,6 @@ class Connection:
         if length > ANSWER_BYTES_MAX:
             raise Broken(f"an answer of {length} bytes: not a saltcellar daemon")
         body = self._exactly(length, deadline)
-        # The answer to most writes, [number, true, nil], needs no unpacking.
-        if length in _NIL_LENGTHS and body[0] == 0x93 and body.endswith(_GOOD_NIL):
-            if length == 4 and body[1] < 0x80:
-                return body[1], None
-            if _NIL_LENGTHS[length] == body[1]:
-                return int.from_bytes(body[2:-2], "big"), None
         try:
             answer = unpack(body)
             number, good, value = answer
@@ -385,25 +353,16 @@ class Connection:
         return data
 
     def _some(self, size, deadline):
-        self._set_timeout(socket.SO_RCVTIMEO, deadline)
+        self._socket.settimeout(_left(deadline))
         try:
             data = self._socket.recv(min(size, READ_BYTES_MAX))
-        except BlockingIOError as exc:
+        except socket.timeout as exc:
             raise TimedOut("no answer in time") from exc
         except OSError as exc:
             raise Broken(str(exc)) from exc
         if not data:
             raise Broken("the daemon closed the connection")
         return data
-
-    def _set_timeout(self, option, deadline):
-        """Set the kernel's timeout, unless the present one is at most a tenth too long."""
-        left = _left(deadline)
-        if not left <= self._timeouts.get(option, 0) <= left * 1.1:
-            left *= 1.05
-            # Never 0 and 0, which means no timeout.
-            self._socket.setsockopt(socket.SOL_SOCKET, option, _TIMEVAL.pack(int(left), max(1, int(left % 1 * 1e6))))
-            self._timeouts[option] = left
 
 
 def _left(deadline):
