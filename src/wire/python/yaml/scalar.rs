@@ -97,6 +97,7 @@ impl<'a> Scanner<'a> {
     fn skip_plain_characters(&mut self, start: Mark) -> Result<(), YamlError> {
         let flow = self.in_flow();
         loop {
+            self.skip_while(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b'/'));
             match self.peek(0) {
                 b':' if self.is_blankz(1) => return Ok(()),
                 b':' if flow && matches!(self.peek(1), b',' | b'?' | b'[' | b']' | b'{' | b'}') => {
