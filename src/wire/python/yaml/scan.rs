@@ -161,7 +161,7 @@ impl<'a> Scanner<'a> {
     }
 
     fn first_may_be_key(&mut self) -> Result<bool, YamlError> {
-        if self.tokens.is_empty() {
+        if self.tokens.is_empty() || !self.simple_key.possible && self.outer_keys.is_empty() {
             return Ok(false);
         }
         self.drop_stale_keys()?;
@@ -404,9 +404,6 @@ impl<'a> Scanner<'a> {
 
     /// Drops possible keys that are stale.
     fn drop_stale_keys(&mut self) -> Result<(), YamlError> {
-        if !self.simple_key.possible && self.outer_keys.is_empty() {
-            return Ok(());
-        }
         for at in 0..=self.outer_keys.len() {
             let key = *self.outer_keys.get(at).unwrap_or(&self.simple_key);
             if key.possible && self.is_stale(&key) {
