@@ -144,6 +144,9 @@ impl Chain {
     }
 }
 
+/// Parses the items of a collection.
+type ParseItems<'a> = fn(&mut Parser<'a>) -> Result<Chain, YamlError>;
+
 /// The collections that may start at a node.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
@@ -277,10 +280,7 @@ impl<'a> Parser<'a> {
         }
         let block = place != Place::Flow;
         let (sequence, mapping) = (Kind::Sequence { first: NONE }, Kind::Mapping { first: NONE });
-        let (parse, tag, kind): (fn(&mut Self) -> Result<Chain, YamlError>, _, _) = match self
-            .scanner
-            .peek_token()?
-        {
+        let (parse, tag, kind): (ParseItems<'a>, _, _) = match self.scanner.peek_token()? {
             Token::BlockEntry if place == Place::BlockValue => {
                 (Self::indentless_sequence, Tag::Seq, sequence)
             }
