@@ -5,7 +5,7 @@ use serde_json::Value as Json;
 use super::call::Client;
 use crate::model::Note;
 use crate::reactor::helper::encode::decode;
-use crate::wire::python::value::Key;
+use crate::wire::python::value::{Key, with_room};
 use crate::wire::python::{Map, Value, yaml};
 
 /// The signature of a runner or wheel function, for reactions in the old form.
@@ -149,7 +149,7 @@ fn repack(args: Value, notes: &mut Vec<Note>) -> Result<Map, Refusal> {
             }
         }
     }
-    let mut packed = Map::default();
+    let mut packed = with_room(items.len());
     for item in items {
         match item {
             Value::Map(map) => packed.extend(map),

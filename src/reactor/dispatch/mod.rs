@@ -13,7 +13,7 @@ use self::call::{Call, Client};
 use super::helper::salt::Salt;
 use crate::config::salt_master::SaltMaster;
 use crate::model::{Location, Note};
-use crate::wire::python::{Map, Value};
+use crate::wire::python::value::{Map, Value, with_room};
 
 const LOGGER: &str = "salt.utils.reactor";
 /// Logger of messages that Salt lacks.
@@ -74,7 +74,6 @@ impl Dispatch<'_> {
             return None;
         };
         silent_mistakes(client, &chunk, notes);
-        let location = location_of(&chunk);
         match self.prepare(client, &mut chunk, notes).and_then(|()| match client {
             Client::Local => Ok(self.local(std::mem::take(&mut chunk), notes)),
             Client::Runner | Client::Wheel => self.master(client, &mut chunk),
@@ -82,7 +81,7 @@ impl Dispatch<'_> {
         }) {
             Ok(call) => Some(call),
             Err(Refusal::Reported(message)) => {
-                notes.push(Note::error(LOGGER, message).failing(location));
+                notes.push(Note::error(LOGGER, message).failing(location_of(&chunk)));
                 None
             }
             Err(Refusal::Failed(cause)) => {
@@ -202,7 +201,7 @@ impl Dispatch<'_> {
                 _ => self.settings.ext_job_cache.as_str().into(),
             };
         }
-        let mut payload = Map::with_capacity_and_hasher(11, foldhash::fast::RandomState::default());
+        let mut payload = with_room(11);
         payload.insert("cmd".into(), "publish".into());
         payload.insert("tgt".into(), tgt);
         payload.insert("fun".into(), fun.clone());
@@ -210,13 +209,10 @@ impl Dispatch<'_> {
         payload.insert("tgt_type".into(), tgt_type);
         payload.insert("ret".into(), ret);
         payload.insert("jid".into(), get("jid", "".into()));
-        let rest: Map = kwargs
-            .iter()
-            .filter(|(key, _)| {
-                !matches!(key.as_str(), Some("arg" | "kwarg" | "tgt_type" | "ret" | "jid" | "timeout"))
-            })
-            .map(|(key, value)| (key.clone(), value.clone()))
-            .collect();
+        let mut rest = with_room(kwargs.len());
+        let is_own = |key: &str| matches!(key, "arg" | "kwarg" | "tgt_type" | "ret" | "jid" | "timeout");
+        let others = kwargs.iter().filter(|(key, _)| !key.as_str().is_some_and(is_own));
+        rest.extend(others.map(|(key, value)| (key.clone(), value.clone())));
         if !rest.is_empty() {
             payload.insert("kwargs".into(), Value::Map(rest));
         }
@@ -262,10 +258,9 @@ fn conditioned(arg: &Value, kwarg: &Value) -> Result<Vec<Value>, String> {
     if let Value::Map(kwarg) = kwarg
         && !kwarg.is_empty()
     {
-        let mut marked =
-            Map::with_capacity_and_hasher(kwarg.len() + 1, foldhash::fast::RandomState::default());
+        let mut marked = with_room(kwarg.len() + 1);
         marked.insert("__kwarg__".into(), Value::Bool(true));
-        marked.extend(kwarg.clone());
+        marked.extend(kwarg.iter().map(|(key, value)| (key.clone(), value.clone())));
         args.push(Value::Map(marked));
     }
     Ok(args)

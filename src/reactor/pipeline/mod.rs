@@ -461,7 +461,9 @@ impl Worker {
         let Pipeline { dispatch: settings, salt, pool_full, .. } = &*self.pipeline;
         let dispatch = Dispatch { settings, salt: &**salt, pool_full: *pool_full };
         for chunk in chunks {
-            let (id, before) = (chunk.get("__id__").map(Value::python_str), out.notes.len());
+            // Only with the rendered texts, lines are known.
+            let id = chunk.get("__id__").filter(|_| !out.renders.is_empty()).map(Value::python_str);
+            let before = out.notes.len();
             out.calls.extend(dispatch.call(chunk, &mut out.notes));
             let places = out.notes.iter_mut().skip(before).filter_map(|note| note.fails.as_mut());
             for place in places.filter(|place| place.line.is_none()) {

@@ -36,7 +36,15 @@ pub enum Value {
 /// A mapping in insertion order.
 ///
 /// foldhash: the mappings of one event are small and short-lived, and the standard library's hash took a twelfth of a reaction.
-pub type Map = IndexMap<Key, Value, foldhash::fast::RandomState>;
+pub type Map = PythonDict<Value>;
+
+/// [`Map`] for values of any type.
+pub type PythonDict<V> = IndexMap<Key, V, foldhash::fast::RandomState>;
+
+/// An empty mapping with room for this number of pairs.
+pub fn with_room<V>(pairs: usize) -> PythonDict<V> {
+    PythonDict::with_capacity_and_hasher(pairs, foldhash::fast::RandomState::default())
+}
 
 /// A key of a mapping, with Python's equality.
 ///

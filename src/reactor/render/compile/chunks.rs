@@ -2,7 +2,7 @@
 
 use super::Refused;
 use crate::wire::python::type_name;
-use crate::wire::python::value::{Key, Map, Value};
+use crate::wire::python::value::{Key, Map, Value, with_room};
 
 /// The exceptions of Python for values of another type than expected.
 fn raised(what: &str, value: &Value) -> Refused {
@@ -26,8 +26,7 @@ pub(super) fn chunks(high: Map) -> Result<Vec<Map>, Refused> {
                 continue;
             }
             let Value::List(items) = run else { continue };
-            let mut chunk =
-                Map::with_capacity_and_hasher(items.len() + 7, foldhash::fast::RandomState::default());
+            let mut chunk = with_room(items.len() + 7);
             chunk.insert("state".into(), kind.0);
             chunk.insert("name".into(), id.0.clone());
             for (key, value) in &common {

@@ -33,6 +33,10 @@ pub(super) const REQUISITES: [(&str, Option<u8>); 12] = [
     ("listen", None),
 ];
 
+pub(super) fn is_requisite(key: &str) -> bool {
+    REQUISITES.iter().any(|(name, _)| *name == key)
+}
+
 /// A requisite's index in [`REQUISITES`], which is its weight.
 type Weight = u8;
 
@@ -82,8 +86,7 @@ fn insert_once(list: &mut Vec<usize>, node: usize) {
 /// Sorts chunks. An error if a requisite has no target or the requisites form a cycle.
 pub(super) fn order(mut chunks: Vec<Map>) -> Result<Vec<Map>, Refused> {
     let exception = |what: &str| Refused::Exception(what.to_owned());
-    let has_requisites =
-        chunks.iter().any(|chunk| REQUISITES.iter().any(|(name, _)| chunk.contains_key(*name)));
+    let has_requisites = chunks.iter().flat_map(Map::keys).filter_map(Key::as_str).any(is_requisite);
     if let ([chunk], false) = (chunks.as_mut_slice(), has_requisites) {
         return alone(chunk).map(|()| chunks);
     }

@@ -3,14 +3,9 @@
 use std::fmt;
 
 use super::Refused;
-use super::graph::REQUISITES;
+use super::graph::is_requisite;
 use crate::wire::python::value::{Map, Value};
 use crate::wire::python::{repr, str, type_name};
-
-/// The requisites, and further keys that the checks handle as requisites.
-fn is_requisite(key: &str) -> bool {
-    key == "onfail_stop" || REQUISITES.iter().any(|(name, _)| *name == key)
-}
 
 /// All errors, as Salt reports them; `Err` if Salt raises an exception.
 pub(super) fn verify(high: &Map) -> Result<Vec<String>, Refused> {
@@ -109,7 +104,8 @@ impl State<'_> {
                 "The 'names' argument in state '{id}' in SLS '{sls}' needs to be formed as a list"
             ));
         }
-        if !is_requisite(first) {
+        // The checks handle `onfail_stop` as a requisite.
+        if !is_requisite(first) && first != "onfail_stop" {
             return Ok(());
         }
         match value {

@@ -12,9 +12,9 @@ use super::budget::{self, RenderLimits};
 use super::call::{self, Args};
 use super::context::{Ambient, Context, SaltFunctions};
 use super::error::{RenderError, RenderErrorKind};
-use super::value::{self, Obj, Pairs, Res, not_native};
+use super::value::{self, Obj, Res, not_native};
 use super::{filters, ops, translate};
-use crate::wire::python::value::{Map, Value as Plain};
+use crate::wire::python::value::{Map, Value as Plain, with_room};
 
 /// Options of an engine.
 #[derive(Debug, Clone, Default)]
@@ -213,8 +213,7 @@ fn environment(limits: RenderLimits) -> Environment<'static> {
     });
     env.add_filter("__dict", |_: &Value, parts: &[Value]| {
         budget::charge(parts.len() * 32)?;
-        let mut pairs =
-            Pairs::with_capacity_and_hasher(parts.len() / 2, foldhash::fast::RandomState::default());
+        let mut pairs = with_room(parts.len() / 2);
         for pair in parts.chunks(2) {
             let [key, of] = pair else { return not_native("a mapping") };
             value::member(of, None)?;

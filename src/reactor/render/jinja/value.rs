@@ -8,7 +8,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use indexmap::IndexMap;
 use minijinja::value::{Enumerator, Object, ObjectRepr, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 use parking_lot::{Mutex, MutexGuard};
@@ -17,7 +16,7 @@ use super::budget;
 use super::context::SaltFunctions;
 use crate::base::limits;
 use crate::wire::msgpack::{DecodeError, Head, Reader};
-use crate::wire::python::value::{Key, Value as Plain};
+use crate::wire::python::value::{Key, PythonDict, Value as Plain, with_room};
 
 /// The result of a native operation. Errors mean that the file is not native, except those of [`budget`].
 pub(crate) type Res<T> = Result<T, Error>;
@@ -28,7 +27,7 @@ pub(crate) fn not_native<T>(what: impl Into<std::borrow::Cow<'static, str>>) -> 
 }
 
 /// The items of a dict.
-pub(crate) type Pairs = IndexMap<Key, Value, foldhash::fast::RandomState>;
+pub(crate) type Pairs = PythonDict<Value>;
 
 /// Permitted operations of a collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -480,10 +479,7 @@ fn read(reader: &mut Reader<'_>, depth: usize) -> Result<Value, String> {
             list(items)
         }
         Head::Map(len) => {
-            let mut pairs = Pairs::with_capacity_and_hasher(
-                len.min(reader.rest().len()),
-                foldhash::fast::RandomState::default(),
-            );
+            let mut pairs = with_room(len.min(reader.rest().len()));
             for _ in 0..len {
                 let key = read_key(reader, depth + 1)?;
                 pairs.insert(key, read(reader, depth + 1)?);

@@ -10,7 +10,7 @@ use indexmap::map::Entry;
 
 use crate::base::limits::{SLS_DEPTH_MAX, YAML_ALIASED_BYTES_MAX, YAML_ALIASED_VALUES_MAX};
 use crate::wire::python::base64;
-use crate::wire::python::value::{Key, Map, Value};
+use crate::wire::python::value::{Key, Map, Value, with_room};
 
 pub(super) struct Constructor<'a> {
     pub(super) nodes: Nodes<'a>,
@@ -233,10 +233,7 @@ impl<'a> Constructor<'a> {
             Some(Node { kind: Kind::Mapping { first }, .. }) => *first,
             _ => NONE,
         };
-        let mut map = Map::with_capacity_and_hasher(
-            self.chain_pairs(first).count(),
-            foldhash::fast::RandomState::default(),
-        );
+        let mut map = with_room(self.chain_pairs(first).count());
         let mut at = first;
         while at != NONE {
             let (key_id, value_id) = (at, self.nodes.after(at));
@@ -274,7 +271,7 @@ impl<'a> Constructor<'a> {
             _ => return Ok(()),
         };
         let is_special = |(key, _)| matches!(self.tag_of(key), Some(Tag::Merge | Tag::Value));
-        if !self.chain_pairs(first).any(is_special) {
+        if !self.nodes.has_special_keys || !self.chain_pairs(first).any(is_special) {
             return Ok(());
         }
         let pairs: Vec<(Id, Id)> = self.chain_pairs(first).collect();

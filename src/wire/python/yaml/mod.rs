@@ -57,8 +57,9 @@ fn check(text: &str) -> Result<(), YamlError> {
         let message = format!("larger than {SLS_BYTES_MAX} bytes");
         return Err(YamlError { line: 1, column: 1, message });
     }
-    let fine = |byte: &u8| (0x20..0x7f).contains(byte) || *byte == b'\n';
-    if text.as_bytes().iter().all(fine) {
+    // Without early exit, so that several bytes are compared at once.
+    let fine = |fine, byte: &u8| fine & ((0x20..0x7f).contains(byte) | (*byte == b'\n'));
+    if text.as_bytes().iter().fold(true, fine) {
         return Ok(());
     }
     let printable = |c: char| matches!(c, '\t' | '\n' | '\r' | ' '..='~' | '\u{85}' | '\u{a0}'..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'..);

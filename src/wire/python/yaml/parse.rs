@@ -68,6 +68,8 @@ pub(super) struct Nodes<'a> {
     pub(super) unknown: Vec<String>,
     /// Whether nodes may have several references.
     pub(super) has_anchors: bool,
+    /// Whether there may be `<<` or `=`.
+    pub(super) has_special_keys: bool,
 }
 
 impl<'a> Nodes<'a> {
@@ -81,6 +83,7 @@ impl<'a> Nodes<'a> {
 
     pub(super) fn add(&mut self, kind: Kind<'a>, tag: Tag, mark: Mark) -> Id {
         let id = Id::try_from(self.all.len()).unwrap_or(NONE);
+        self.has_special_keys |= matches!(tag, Tag::Merge | Tag::Value);
         self.all.push(Node { kind, tag, mark, next: NONE, busy: false });
         id
     }
@@ -141,6 +144,9 @@ impl Chain {
     }
 }
 
+/// Parses the items of a collection.
+type ParseItems<'a> = fn(&mut Parser<'a>) -> Result<Chain, YamlError>;
+
 /// The collections that may start at a node.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
@@ -175,8 +181,8 @@ impl<'a> Parser<'a> {
             }
             _ => self.node(Place::Block)?,
         };
-        while *self.scanner.peek_token()? == Token::DocumentEnd {
-            self.scanner.next_token()?;
+        while matches!(self.scanner.peek_token()?, Token::DocumentEnd) {
+            self.scanner.skip_token();
         }
         match self.scanner.peek_token()? {
             Token::StreamEnd => Ok(Some(root)),
@@ -193,10 +199,10 @@ impl<'a> Parser<'a> {
     }
 
     fn explicit_document(&mut self) -> Result<Id, YamlError> {
-        if *self.scanner.peek_token()? != Token::DocumentStart {
+        if !matches!(self.scanner.peek_token()?, Token::DocumentStart) {
             return Err(self.error("did not find expected <document start>")?);
         }
-        self.scanner.next_token()?;
+        self.scanner.skip_token();
         match self.scanner.peek_token()? {
             Token::Version { .. }
             | Token::TagDirective(_)
@@ -226,7 +232,7 @@ impl<'a> Parser<'a> {
                 }
                 _ => return Ok(()),
             }
-            self.scanner.next_token()?;
+            self.scanner.skip_token();
         }
     }
 
@@ -254,30 +260,34 @@ impl<'a> Parser<'a> {
     fn node(&mut self, place: Place) -> Result<Id, YamlError> {
         let mark = self.scanner.token_mark()?;
         if let Token::Alias(name) = *self.scanner.peek_token()? {
-            self.scanner.next_token()?;
+            self.scanner.skip_token();
             let Some(target) = self.anchors.get(name) else {
                 return Err(mark.error(format!("found undefined alias '{name}'")));
             };
             return Ok(self.nodes.add(Kind::Alias(*target), Tag::Null, mark));
         }
-        let (anchor, tag) = self.properties()?;
-        let tag = tag.filter(|name| !name.is_empty());
-        // `!` alone resolves as the plain node, quoted or not.
-        let (tag, lone) =
-            (tag.as_deref().filter(|name| *name != "!").map(str::to_owned), tag.as_deref() == Some("!"));
-        if let Some(anchor) = anchor
-            && self.anchors.contains_key(anchor)
-        {
-            return Err(mark.error(format!("found duplicate anchor '{anchor}'")));
+        let (mut anchor, mut tagged, mut lone) = (None, None, false);
+        if let Token::Anchor(_) | Token::Tag(_) = self.scanner.peek_token()? {
+            let tag;
+            (anchor, tag) = self.properties()?;
+            // `!` alone resolves as the plain node, quoted or not.
+            lone = tag.as_deref() == Some("!");
+            if anchor.is_some_and(|anchor| self.anchors.contains_key(anchor)) {
+                let anchor = anchor.unwrap_or_default();
+                return Err(mark.error(format!("found duplicate anchor '{anchor}'")));
+            }
+            tagged = tag.filter(|name| !name.is_empty() && name != "!").map(|name| self.nodes.tag(name));
         }
-        let tagged = tag.map(|name| self.nodes.tag(name));
         let block = place != Place::Flow;
-        let kind = match self.scanner.peek_token()? {
-            Token::BlockEntry if place == Place::BlockValue => Self::indentless_sequence,
-            Token::FlowSequenceStart => Self::flow_sequence,
-            Token::BlockSequenceStart if block => Self::block_sequence,
-            Token::FlowMappingStart => Self::flow_mapping,
-            Token::BlockMappingStart if block => Self::block_mapping,
+        let (sequence, mapping) = (Kind::Sequence { first: NONE }, Kind::Mapping { first: NONE });
+        let (parse, tag, kind): (ParseItems<'a>, _, _) = match self.scanner.peek_token()? {
+            Token::BlockEntry if place == Place::BlockValue => {
+                (Self::indentless_sequence, Tag::Seq, sequence)
+            }
+            Token::FlowSequenceStart => (Self::flow_sequence, Tag::Seq, sequence),
+            Token::BlockSequenceStart if block => (Self::block_sequence, Tag::Seq, sequence),
+            Token::FlowMappingStart => (Self::flow_mapping, Tag::Map, mapping),
+            Token::BlockMappingStart if block => (Self::block_mapping, Tag::Map, mapping),
             Token::Scalar { .. } => {
                 let Token::Scalar { text, plain } = self.scanner.next_token()? else { return self.empty() };
                 let tag =
@@ -294,19 +304,13 @@ impl<'a> Parser<'a> {
             }
             _ => return Err(self.error("did not find expected node content")?),
         };
-        let is_map = matches!(self.scanner.peek_token()?, Token::FlowMappingStart | Token::BlockMappingStart);
-        let (tag, is) = if is_map {
-            (Tag::Map, Kind::Mapping { first: NONE })
-        } else {
-            (Tag::Seq, Kind::Sequence { first: NONE })
-        };
-        let id = self.nodes.add(is, tagged.unwrap_or(tag), mark);
+        let id = self.nodes.add(kind, tagged.unwrap_or(tag), mark);
         self.anchored(anchor, id);
         self.depth += 1;
         if self.depth > SLS_DEPTH_MAX {
             return Err(mark.error(format!("nested more than {SLS_DEPTH_MAX} levels deep")));
         }
-        let items = kind(self)?.first;
+        let items = parse(self)?.first;
         self.depth -= 1;
         if let Some(Node { kind: Kind::Mapping { first } | Kind::Sequence { first }, .. }) =
             self.nodes.get_mut(id)
@@ -335,7 +339,7 @@ impl<'a> Parser<'a> {
             match self.scanner.peek_token()? {
                 Token::Anchor(name) if anchor.is_none() => {
                     anchor = Some(*name);
-                    self.scanner.next_token()?;
+                    self.scanner.skip_token();
                 }
                 Token::Tag(_) if tag.is_none() => {
                     if let Token::Tag(of) = self.scanner.next_token()? {
@@ -349,12 +353,12 @@ impl<'a> Parser<'a> {
     }
 
     fn block_sequence(&mut self) -> Result<Chain, YamlError> {
-        self.scanner.next_token()?;
+        self.scanner.skip_token();
         let mut items = Chain::EMPTY;
         loop {
             match self.scanner.peek_token()? {
                 Token::BlockEntry => {
-                    self.scanner.next_token()?;
+                    self.scanner.skip_token();
                     let item = match self.scanner.peek_token()? {
                         Token::BlockEntry | Token::BlockEnd => self.empty()?,
                         _ => self.node(Place::Block)?,
@@ -362,7 +366,7 @@ impl<'a> Parser<'a> {
                     items.push(&mut self.nodes, item);
                 }
                 Token::BlockEnd => {
-                    self.scanner.next_token()?;
+                    self.scanner.skip_token();
                     return Ok(items);
                 }
                 _ => {
@@ -376,8 +380,8 @@ impl<'a> Parser<'a> {
 
     fn indentless_sequence(&mut self) -> Result<Chain, YamlError> {
         let mut items = Chain::EMPTY;
-        while *self.scanner.peek_token()? == Token::BlockEntry {
-            self.scanner.next_token()?;
+        while matches!(self.scanner.peek_token()?, Token::BlockEntry) {
+            self.scanner.skip_token();
             let item = match self.scanner.peek_token()? {
                 Token::BlockEntry | Token::Key | Token::Value | Token::BlockEnd => self.empty()?,
                 _ => self.node(Place::Block)?,
@@ -388,18 +392,22 @@ impl<'a> Parser<'a> {
     }
 
     fn block_mapping(&mut self) -> Result<Chain, YamlError> {
-        self.scanner.next_token()?;
+        self.scanner.skip_token();
         let mut items = Chain::EMPTY;
         loop {
-            match self.scanner.next_token()? {
-                Token::Key => {}
-                Token::BlockEnd => return Ok(items),
-                _ => return Err(self.error("while parsing a block mapping: did not find expected key")?),
+            let token = self.scanner.peek_token()?;
+            let (is_key, is_end) = (matches!(token, Token::Key), matches!(token, Token::BlockEnd));
+            self.scanner.skip_token();
+            if is_end {
+                return Ok(items);
+            }
+            if !is_key {
+                return Err(self.error("while parsing a block mapping: did not find expected key")?);
             }
             let key = self.block_value()?;
             items.push(&mut self.nodes, key);
-            let value = if *self.scanner.peek_token()? == Token::Value {
-                self.scanner.next_token()?;
+            let value = if matches!(self.scanner.peek_token()?, Token::Value) {
+                self.scanner.skip_token();
                 self.block_value()?
             } else {
                 self.empty()?
@@ -416,13 +424,13 @@ impl<'a> Parser<'a> {
     }
 
     fn flow_sequence(&mut self) -> Result<Chain, YamlError> {
-        self.scanner.next_token()?;
+        self.scanner.skip_token();
         let mut items = Chain::EMPTY;
         loop {
             self.flow_comma(&items, &Token::FlowSequenceEnd)?;
             let item = match self.scanner.peek_token()? {
                 Token::FlowSequenceEnd => {
-                    self.scanner.next_token()?;
+                    self.scanner.skip_token();
                     return Ok(items);
                 }
                 Token::Key => self.flow_pair()?,
@@ -436,7 +444,10 @@ impl<'a> Parser<'a> {
     fn flow_comma(&mut self, items: &Chain, end: &Token<'a>) -> Result<(), YamlError> {
         match self.scanner.peek_token()? {
             token if token == end || items.first == NONE => Ok(()),
-            Token::FlowEntry => self.scanner.next_token().map(drop),
+            Token::FlowEntry => {
+                self.scanner.skip_token();
+                Ok(())
+            }
             _ => Err(self.error("while parsing a flow collection: did not find expected ',' or its end")?),
         }
     }
@@ -444,12 +455,12 @@ impl<'a> Parser<'a> {
     /// `[key: value]` is a sequence of a mapping.
     fn flow_pair(&mut self) -> Result<Id, YamlError> {
         let mark = self.scanner.token_mark()?;
-        self.scanner.next_token()?;
+        self.scanner.skip_token();
         let mut items = Chain::EMPTY;
         let key = match self.scanner.peek_token()? {
             Token::Value | Token::FlowEntry | Token::FlowSequenceEnd => {
                 // libyaml skips this token of any type.
-                self.scanner.next_token()?;
+                self.scanner.skip_token();
                 self.empty()?
             }
             _ => self.node(Place::Flow)?,
@@ -461,8 +472,8 @@ impl<'a> Parser<'a> {
     }
 
     fn flow_value(&mut self, end: &Token<'a>) -> Result<Id, YamlError> {
-        if *self.scanner.peek_token()? == Token::Value {
-            self.scanner.next_token()?;
+        if matches!(self.scanner.peek_token()?, Token::Value) {
+            self.scanner.skip_token();
             let token = self.scanner.peek_token()?;
             if *token != Token::FlowEntry && token != end {
                 return self.node(Place::Flow);
@@ -472,18 +483,18 @@ impl<'a> Parser<'a> {
     }
 
     fn flow_mapping(&mut self) -> Result<Chain, YamlError> {
-        self.scanner.next_token()?;
+        self.scanner.skip_token();
         let mut items = Chain::EMPTY;
         loop {
             self.flow_comma(&items, &Token::FlowMappingEnd)?;
             let (key, value);
             match self.scanner.peek_token()? {
                 Token::FlowMappingEnd => {
-                    self.scanner.next_token()?;
+                    self.scanner.skip_token();
                     return Ok(items);
                 }
                 Token::Key => {
-                    self.scanner.next_token()?;
+                    self.scanner.skip_token();
                     key = match self.scanner.peek_token()? {
                         Token::Value | Token::FlowEntry | Token::FlowMappingEnd => self.empty()?,
                         _ => self.node(Place::Flow)?,

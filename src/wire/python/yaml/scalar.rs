@@ -77,9 +77,11 @@ impl<'a> Scanner<'a> {
                         Some(breaks) => breaks.more.push_str(broken),
                         none => *none = Some(Breaks { first: broken, more: String::new() }),
                     }
+                } else if self.peek(0) == b' ' {
+                    self.skip_while(|byte| byte == b' ');
                 } else {
                     let column = i64::try_from(self.column()).unwrap_or(i64::MAX);
-                    if breaks.is_some() && column < least_column && self.peek(0) == b'\t' {
+                    if breaks.is_some() && column < least_column {
                         return Err(self.mark().error("found a tab character that violates indentation"));
                     }
                     self.pos += 1;
@@ -97,6 +99,7 @@ impl<'a> Scanner<'a> {
     fn skip_plain_characters(&mut self, start: Mark) -> Result<(), YamlError> {
         let flow = self.in_flow();
         loop {
+            self.skip_while(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b'/'));
             match self.peek(0) {
                 b':' if self.is_blankz(1) => return Ok(()),
                 b':' if flow && matches!(self.peek(1), b',' | b'?' | b'[' | b']' | b'{' | b'}') => {

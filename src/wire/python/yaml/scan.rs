@@ -77,6 +77,9 @@ pub(super) struct Scanner<'a> {
     /// Continuation bytes before `pos`, and before `line_start`.
     inner: usize,
     line_inner: usize,
+    /// The next token, if `ready`; those that follow it are in the queue.
+    next: (Token<'a>, Mark),
+    ready: bool,
     tokens: VecDeque<(Token<'a>, Mark)>,
     /// Number of tokens taken from the queue.
     taken: usize,
@@ -84,11 +87,11 @@ pub(super) struct Scanner<'a> {
     pub(super) indent: i64,
     indents: Vec<i64>,
     key_allowed: bool,
-    /// One for the block context, and one for each open flow collection.
-    keys: Vec<SimpleKey>,
+    /// Of the innermost context: the block context, or an open flow collection.
+    simple_key: SimpleKey,
+    /// Of the contexts around it.
+    outer_keys: Vec<SimpleKey>,
     ended: bool,
-    /// Whether the first token of the queue is final.
-    ready: bool,
 }
 
 impl<'a> Scanner<'a> {
@@ -103,57 +106,71 @@ impl<'a> Scanner<'a> {
             line_start: pos,
             inner: 0,
             line_inner: 0,
-            tokens: VecDeque::with_capacity(16),
+            next: (Token::StreamEnd, Mark::default()),
+            ready: false,
+            tokens: VecDeque::with_capacity(8),
             taken: 0,
             indent: -1,
             indents: Vec::with_capacity(8),
             key_allowed: true,
-            keys: vec![SimpleKey::default()],
+            simple_key: SimpleKey::default(),
+            outer_keys: Vec::new(),
             ended: false,
-            ready: false,
         }
     }
 
-    /// The next token, which stays in the queue.
+    /// The next token, which stays.
+    #[inline]
     pub(super) fn peek_token(&mut self) -> Result<&Token<'a>, YamlError> {
-        self.fill()?;
-        Ok(self.tokens.front().map_or(&Token::StreamEnd, |(token, _)| token))
+        if !self.ready {
+            self.fill()?;
+        }
+        Ok(&self.next.0)
     }
 
     /// The position of the next token.
+    #[inline]
     pub(super) fn token_mark(&mut self) -> Result<Mark, YamlError> {
-        self.fill()?;
-        Ok(self.tokens.front().map_or_else(|| self.mark(), |(_, mark)| *mark))
+        self.peek_token()?;
+        Ok(self.next.1)
+    }
+
+    /// Removes the token that was peeked.
+    #[inline]
+    pub(super) fn skip_token(&mut self) {
+        self.ready = false;
     }
 
     /// Removes the next token.
+    #[inline]
     pub(super) fn next_token(&mut self) -> Result<Token<'a>, YamlError> {
-        self.fill()?;
-        self.taken += 1;
+        self.peek_token()?;
         self.ready = false;
-        Ok(self.tokens.pop_front().map_or(Token::StreamEnd, |(token, _)| token))
+        Ok(std::mem::replace(&mut self.next.0, Token::StreamEnd))
     }
 
-    /// Scans until the first token of the queue is final.
+    /// Scans until the next token is final.
     fn fill(&mut self) -> Result<(), YamlError> {
-        while !self.ready {
-            if self.tokens.is_empty() && !self.ended || self.first_may_be_key()? {
-                self.fetch()?;
-            } else {
-                self.ready = true;
-            }
+        while self.tokens.is_empty() && !self.ended || self.first_may_be_key()? {
+            self.fetch()?;
         }
+        self.taken += 1;
+        self.next = self.tokens.pop_front().unwrap_or_else(|| (Token::StreamEnd, self.mark()));
+        self.ready = true;
         Ok(())
     }
 
     fn first_may_be_key(&mut self) -> Result<bool, YamlError> {
-        if self.tokens.is_empty() {
+        if self.tokens.is_empty() || !self.simple_key.possible && self.outer_keys.is_empty() {
             return Ok(false);
         }
         self.drop_stale_keys()?;
-        Ok(self.keys.iter().any(|key| key.possible && key.token == self.taken))
+        let taken = self.taken;
+        let is_first = |key: &SimpleKey| key.possible && key.token == taken;
+        Ok(is_first(&self.simple_key) || self.outer_keys.iter().any(is_first))
     }
 
+    #[inline(never)]
     fn fetch(&mut self) -> Result<(), YamlError> {
         self.skip_to_token();
         self.drop_stale_keys()?;
@@ -209,14 +226,14 @@ impl<'a> Scanner<'a> {
                 self.save_key()?;
                 self.key_allowed = false;
                 let text = self.quoted_scalar(mark, first)?;
-                self.push(Token::Scalar { text, plain: false }, mark)
+                self.push_scalar(Token::Scalar { text, plain: false }, mark)
             }
             _ if self.begins_plain(first) => {
                 self.save_key()?;
                 self.key_allowed = false;
                 let (text, crossed_line) = self.plain_scalar(mark)?;
                 self.key_allowed |= crossed_line;
-                self.push(Token::Scalar { text, plain: true }, mark)
+                self.push_scalar(Token::Scalar { text, plain: true }, mark)
             }
             _ => Err(mark.error(match first {
                 b'\t' => "found character '\\t' that cannot start any token".to_owned(),
@@ -272,15 +289,15 @@ impl<'a> Scanner<'a> {
 
     fn flow_start(&mut self, token: Token<'a>) -> Result<(), YamlError> {
         self.save_key()?;
-        self.keys.push(SimpleKey::default());
+        self.outer_keys.push(std::mem::take(&mut self.simple_key));
         self.key_allowed = true;
         self.indicator(token)
     }
 
     fn flow_end(&mut self, token: Token<'a>) -> Result<(), YamlError> {
         self.forget_key()?;
-        if self.in_flow() {
-            self.keys.pop();
+        if let Some(key) = self.outer_keys.pop() {
+            self.simple_key = key;
         }
         self.key_allowed = false;
         self.indicator(token)
@@ -313,14 +330,12 @@ impl<'a> Scanner<'a> {
     }
 
     fn value(&mut self) -> Result<(), YamlError> {
-        let key = self.keys.last().copied().unwrap_or_default();
+        let key = self.simple_key;
         if key.possible {
             let at = key.token - self.taken;
             self.tokens.insert(at, (Token::Key, key.mark));
             self.roll(key.mark, Some(at), Token::BlockMappingStart);
-            if let Some(key) = self.keys.last_mut() {
-                key.possible = false;
-            }
+            self.simple_key.possible = false;
             self.key_allowed = false;
         } else {
             if !self.in_flow() {
@@ -341,6 +356,20 @@ impl<'a> Scanner<'a> {
         self.push(token, mark)
     }
 
+    /// A scalar directly before a colon is a key, which needs no queue.
+    fn push_scalar(&mut self, token: Token<'a>, mark: Mark) -> Result<(), YamlError> {
+        let key = self.simple_key;
+        let is_key = key.possible && key.token == self.taken + self.tokens.len() && !self.is_stale(&key);
+        if !(is_key && self.peek(0) == b':' && (self.is_blankz(1) || self.in_flow())) {
+            return self.push(token, mark);
+        }
+        self.simple_key.possible = false;
+        self.roll(mark, None, Token::BlockMappingStart);
+        self.tokens.push_back((Token::Key, mark));
+        self.tokens.push_back((token, mark));
+        self.indicator(Token::Value)
+    }
+
     #[expect(clippy::unnecessary_wraps, reason = "the last step of every fetch")]
     fn push(&mut self, token: Token<'a>, mark: Mark) -> Result<(), YamlError> {
         self.tokens.push_back((token, mark));
@@ -354,34 +383,34 @@ impl<'a> Scanner<'a> {
             let required = !self.in_flow() && self.indent == i64::from(mark.column);
             self.forget_key()?;
             let token = self.taken + self.tokens.len();
-            if let Some(key) = self.keys.last_mut() {
-                *key = SimpleKey { possible: true, required, token, mark };
-            }
+            self.simple_key = SimpleKey { possible: true, required, token, mark };
         }
         Ok(())
     }
 
     fn forget_key(&mut self) -> Result<(), YamlError> {
-        if let Some(key) = self.keys.last_mut() {
-            if key.possible && key.required {
-                return Err(key.mark.error("could not find expected ':'"));
-            }
-            key.possible = false;
+        let key = &mut self.simple_key;
+        if key.possible && key.required {
+            return Err(key.mark.error("could not find expected ':'"));
         }
+        key.possible = false;
         Ok(())
     }
 
-    /// Drops possible keys that started on an earlier line or too far back.
+    /// True for a key that started on an earlier line or too far back.
+    fn is_stale(&self, key: &SimpleKey) -> bool {
+        key.mark.line < self.line || key.mark.index + SIMPLE_KEY_CHARS_MAX < self.mark().index
+    }
+
+    /// Drops possible keys that are stale.
     fn drop_stale_keys(&mut self) -> Result<(), YamlError> {
-        let here = self.mark();
-        for key in &mut self.keys {
-            if key.possible
-                && (key.mark.line < here.line || key.mark.index + SIMPLE_KEY_CHARS_MAX < here.index)
-            {
+        for at in 0..=self.outer_keys.len() {
+            let key = *self.outer_keys.get(at).unwrap_or(&self.simple_key);
+            if key.possible && self.is_stale(&key) {
                 if key.required {
-                    return Err(here.error("could not find expected ':'"));
+                    return Err(self.mark().error("could not find expected ':'"));
                 }
-                key.possible = false;
+                self.outer_keys.get_mut(at).unwrap_or(&mut self.simple_key).possible = false;
             }
         }
         Ok(())
@@ -393,8 +422,10 @@ impl<'a> Scanner<'a> {
         if !self.in_flow() && self.indent < column {
             self.indents.push(self.indent);
             self.indent = column;
-            let at = at.unwrap_or(self.tokens.len());
-            self.tokens.insert(at, (token, mark));
+            match at {
+                Some(at) => self.tokens.insert(at, (token, mark)),
+                None => self.tokens.push_back((token, mark)),
+            }
         }
     }
 
@@ -413,13 +444,11 @@ impl<'a> Scanner<'a> {
     /// Skips blanks, comments and line breaks. A tab is not indentation.
     fn skip_to_token(&mut self) {
         loop {
-            if self.pos == self.line_start && self.rest().starts_with('\u{feff}') {
+            if self.pos == self.line_start && self.peek(0) == 0xef && self.rest().starts_with('\u{feff}') {
                 self.skip_char();
             }
             let tabs = self.in_flow() || !self.key_allowed;
-            while self.peek(0) == b' ' || tabs && self.peek(0) == b'\t' {
-                self.pos += 1;
-            }
+            self.skip_while(|byte| byte == b' ' || tabs && byte == b'\t');
             self.skip_comment();
             if !self.is_break(0) {
                 return;
@@ -432,7 +461,7 @@ impl<'a> Scanner<'a> {
     }
 
     pub(super) fn in_flow(&self) -> bool {
-        self.keys.len() > 1
+        !self.outer_keys.is_empty()
     }
 
     pub(super) fn mark(&self) -> Mark {
@@ -495,10 +524,15 @@ impl<'a> Scanner<'a> {
         self.inner += width - 1;
     }
 
+    /// Skips bytes, which must be ASCII and no line breaks.
+    #[inline]
+    pub(super) fn skip_while(&mut self, is: impl Fn(u8) -> bool) {
+        let rest = self.bytes.get(self.pos..).unwrap_or_default();
+        self.pos += rest.iter().position(|byte| !is(*byte)).unwrap_or(rest.len());
+    }
+
     pub(super) fn skip_blanks(&mut self) {
-        while self.is_blank(0) {
-            self.pos += 1;
-        }
+        self.skip_while(|byte| matches!(byte, b' ' | b'\t'));
     }
 
     pub(super) fn skip_comment(&mut self) {
