@@ -191,7 +191,7 @@ deb: package-files ## build the Debian package, and one with the debug symbols, 
 	@$(call cargo-tool,cargo-deb,3.8.0); $(CARGO) deb --no-build --dbgsym --output target/debian/ $(DEB_ARGS)
 
 rpm: package-files ## build the RPM package in target/generate-rpm
-	@$(call cargo-tool,cargo-generate-rpm,0.21.1); $(CARGO) generate-rpm --output target/generate-rpm/
+	@$(call cargo-tool,cargo-generate-rpm,0.21.1); mkdir -p target/generate-rpm; $(CARGO) generate-rpm --output target/generate-rpm/
 
 STATIC := x86_64-unknown-linux-musl
 dist: package-files ## build a tarball of a static binary and all other files in target/dist (needs musl-gcc: musl-tools on Debian)
