@@ -2,7 +2,7 @@
 //!
 //! Each target first gets the inputs in `fuzz/regressions/<target>/`, then its unchanged seeds, then mutations of them for
 //! `FUZZ_SECONDS` (default 3; a third of it for targets outside [`UNTRUSTED`]). A failing input is printed and written to a
-//! file. The mutations are the same in each run, so that a change is judged by its own faults; another `FUZZ_SEED` gives
+//! file. The mutations are the same in each run, so that a change shows its own faults; another `FUZZ_SEED` gives
 //! others, and `make fuzz` searches for new ones.
 
 mod mutate;

@@ -178,7 +178,8 @@ def test_a_file_in_extension_modules_is_reported_if_a_sync_would_delete_it(insta
     assert warning in findings(installed, "extension")
 
     def is_kept():
-        installed.sh(f"{PYTHON} -W ignore {SALT}/bin/salt-run saltutil.sync_returners")
+        # It fails at its end if it deletes the returner that stores its own result.
+        installed.sh(f"{PYTHON} -W ignore {SALT}/bin/salt-run saltutil.sync_returners", check=False)
         return installed.sh(f"test -e {file}", check=False).returncode == 0
     installed.sh("install -D /usr/share/saltcellar/returners/saltcellar.py /srv/salt/_returners/saltcellar.py")
     assert findings(installed, "extension") == [("ok", f"version {VERSION}")]

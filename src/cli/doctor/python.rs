@@ -202,7 +202,10 @@ mod tests {
             .unwrap();
         assert_eq!(single_file(&candidates), Some((second, Some("0.3.1".to_owned()))));
         let tool = include_str!("../../../salt/tools/single_file.py");
-        assert!(tool.contains(&format!("f\"\\n{GENERATED_FROM}{{version()}} by ")), "the tool writes another head");
+        assert!(
+            tool.contains(&format!("f\"\\n{GENERATED_FROM}{{version()}} by ")),
+            "the tool writes another head"
+        );
         fs::write(&first, "from saltext.saltcellar.utils import client\n").unwrap();
         assert_eq!(single_file(&candidates), Some((first, None)));
     }
