@@ -4,6 +4,7 @@
 #   SALT_RELEASE          the Salt release to run against (3008.3, 3007.15 and 3006.28 are the pinned ones; default: 3008.3,
 #                         and if CI is set also another one, chosen by the commit)
 #   SALTCELLAR_BIN        a saltcellar binary for the Python tests (default: the debug build; the release build if CI is set)
+#   SALTCELLAR_DEB, SALTCELLAR_RPM  packages for test-systemd (default: packed from that binary)
 #   SALTCELLAR_SALT_VENVS directory of the Python environments (default: target/salt)
 #   FUZZ_SECONDS          seconds per fuzz target (a third for targets that read no source): 3 in `make test`, 60 if CI is
 #                         set and in `make fuzz`
