@@ -4,6 +4,7 @@
 #   SALT_RELEASE          the Salt release to run against (3008.3, 3007.15 and 3006.28 are the pinned ones; default: 3008.3,
 #                         and if CI is set also another one, chosen by the commit)
 #   SALTCELLAR_BIN        a saltcellar binary for the Python tests (default: the debug build; the release build if CI is set)
+#   SALTCELLAR_DEB, SALTCELLAR_RPM  packages for test-systemd (default: packed from that binary)
 #   SALTCELLAR_SALT_VENVS directory of the Python environments (default: target/salt)
 #   FUZZ_SECONDS          seconds per fuzz target (a third for targets that read no source): 3 in `make test`, 60 if CI is
 #                         set and in `make fuzz`
@@ -42,10 +43,10 @@ test: ci-packages test-rust test-sls test-python test-integration test-systemd #
 
 # Installs programs, and the user salt, that some tests need, if CI is set (root, Debian). Without CI such tests are skipped.
 ci-packages:
-	@if [ -n "$(CI)" ]; then for c in systemd-analyze systemd-nspawn mkfs.ext4 mount ip gpg gpg-agent; do \
+	@if [ -n "$(CI)" ]; then for c in systemd-analyze systemd-nspawn mkfs.ext4 mount ip gpg gpg-agent rpmbuild; do \
 	  command -v $$c >/dev/null && continue; \
 	  apt-get update -qq && apt-get install -y -qq --no-install-recommends \
-	    systemd systemd-container e2fsprogs mount iproute2 gpg gpg-agent; break; done; fi
+	    systemd systemd-container e2fsprogs mount iproute2 gpg gpg-agent rpm; break; done; fi
 	@if [ -n "$(CI)" ] && ! id salt >/dev/null 2>&1; then useradd --system --home-dir /nonexistent --shell /usr/sbin/nologin salt; fi
 
 test-rust: ## run the tests of the crate
@@ -163,17 +164,19 @@ wheel: ## build the Salt extension as a wheel and a source distribution, in salt
 single-file: ## build each module of the extension as one file for salt://_returners, salt://_runners and so on, in salt/dist
 	@$(PYTHON) salt/tools/single_file.py
 
-# The files of all packages that are not in the source tree. `strip` leaves line tables to the package of the symbols.
+# The files of all packages that are not in the source tree, from a release build or, for tests, from PACKAGE_BIN.
 PACKAGE := target/package
+PACKAGE_BIN ?=
 package-files:
-	@$(CARGO) build --release
+	@$(if $(PACKAGE_BIN),,$(CARGO) build --release)
 	@rm -rf $(PACKAGE); mkdir -p $(PACKAGE)/man $(PACKAGE)/extension
-	@$(TARGET)/release/saltcellar man $(PACKAGE)/man
-	@$(TARGET)/release/saltcellar completions bash > $(PACKAGE)/saltcellar.bash
-	@$(TARGET)/release/saltcellar completions zsh > $(PACKAGE)/_saltcellar
-	@$(TARGET)/release/saltcellar completions fish > $(PACKAGE)/saltcellar.fish
+	@bin="$(or $(PACKAGE_BIN),$(TARGET)/release/saltcellar)"; strip -o $(PACKAGE)/saltcellar "$$bin"; \
+	"$$bin" man $(PACKAGE)/man; \
+	"$$bin" completions bash > $(PACKAGE)/saltcellar.bash; \
+	"$$bin" completions zsh > $(PACKAGE)/_saltcellar; \
+	"$$bin" completions fish > $(PACKAGE)/saltcellar.fish
 	@$(LAB) in-venv --no-extension -- python salt/tools/package.py --dir $(abspath $(PACKAGE))/dist >/dev/null
-	@cp $(PACKAGE)/dist/*.whl $(PACKAGE)/extension/
+	@mv $(PACKAGE)/dist/*.whl $(PACKAGE)/extension/; rm -r $(PACKAGE)/dist
 	@$(PYTHON) salt/tools/single_file.py >/dev/null
 	@for kind in returners runners engines modules beacons; do cp -r salt/dist/_$$kind $(PACKAGE)/extension/$$kind; done
 
@@ -189,15 +192,14 @@ deb: package-files ## build the Debian package, and one with the debug symbols, 
 	@$(call cargo-tool,cargo-deb,3.8.0); $(CARGO) deb --no-build --dbgsym --output target/debian/ $(DEB_ARGS)
 
 rpm: package-files ## build the RPM package in target/generate-rpm
-	@$(call cargo-tool,cargo-generate-rpm,0.21.1); strip -o $(PACKAGE)/saltcellar $(TARGET)/release/saltcellar; \
-	  $(CARGO) generate-rpm --output target/generate-rpm/
+	@$(call cargo-tool,cargo-generate-rpm,0.21.1); mkdir -p target/generate-rpm; $(CARGO) generate-rpm --output target/generate-rpm/
 
 STATIC := x86_64-unknown-linux-musl
 dist: package-files ## build a tarball of a static binary and all other files in target/dist (needs musl-gcc: musl-tools on Debian)
 	@command -v musl-gcc >/dev/null || { echo "musl-gcc is missing: apt-get install musl-tools"; exit 1; }
 	@! command -v rustup >/dev/null || rustup -q target add $(STATIC)
 	@$(CARGO) build --release --target $(STATIC)
-	@name=saltcellar-$$($(TARGET)/release/saltcellar --version | cut -d' ' -f2)-$(STATIC); root=target/dist/$$name; rm -rf $$root; \
+	@name=saltcellar-$$($(PACKAGE)/saltcellar --version | cut -d' ' -f2)-$(STATIC); root=target/dist/$$name; rm -rf $$root; \
 	mkdir -p $$root/bin $$root/share/{man,doc/saltcellar,saltcellar/systemd,bash-completion/completions,zsh/site-functions,fish/vendor_completions.d}; \
 	strip -o $$root/bin/saltcellar $(TARGET)/$(STATIC)/release/saltcellar; \
 	cp -r $(PACKAGE)/man $$root/share/man/man1; cp -r $(PACKAGE)/extension/* $$root/share/saltcellar/; \

@@ -34,7 +34,7 @@ impl Shop {
         shop.put("c.yaml", "{}");
         shop.put(
             "ext/returners/saltcellar.py",
-            concat!("# Made from saltext.saltcellar ", env!("CARGO_PKG_VERSION"), " by x\n"),
+            concat!("# Generated from saltext.saltcellar ", env!("CARGO_PKG_VERSION"), " by x\n"),
         );
         shop.python(r#"{"salt": "3008.3", "extension": null, "module": null, "entry": false}"#);
         shop
@@ -352,7 +352,7 @@ fn the_extension_is_searched_in_salts_order() {
     shop.assert_finding("extension", "warning", "has version 0.0.9", "`saltcellar setup`");
     shop.python(r#"{"salt": "3008.3", "extension": null, "module": null, "entry": false}"#);
     shop.assert_finding("extension", "problem", "does not find the extension", "`saltcellar setup`");
-    shop.put("more/returners/saltcellar.py", "# Made from saltext.saltcellar 0.0.8 by x\n");
+    shop.put("more/returners/saltcellar.py", "# Generated from saltext.saltcellar 0.0.8 by x\n");
     shop.put("salt/master.d/dirs.conf", "module_dirs: [DIR/more]\n");
     shop.assert_finding("extension", "warning", "has version 0.0.8", "`saltcellar setup`");
     fs::remove_dir_all(shop.path("more")).unwrap();
@@ -494,7 +494,7 @@ fn an_extension_that_an_upgrade_or_a_synchronization_removes_is_a_warning() {
     );
 
     let name = "var/cache/salt/master/extmods/returners/saltcellar.py";
-    shop.put(name, concat!("# Made from saltext.saltcellar ", env!("CARGO_PKG_VERSION"), " by x\n"));
+    shop.put(name, concat!("# Generated from saltext.saltcellar ", env!("CARGO_PKG_VERSION"), " by x\n"));
     shop.assert_finding(
         "extension",
         "warning",

@@ -5,39 +5,28 @@ Needs root, systemd-nspawn, $SALTCELLAR_BIN and Salt with the extension in this 
 import json
 import os
 import shlex
+import shutil
 import sys
 import sysconfig
 
 import machine
+import packages
 import pytest
+import salted
 from machine import Machine, eventually
+from salted import REPO, SALT, UNIT, Salted, wait_for_minion
 
-REPO = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-
-#: Where Salt's packages have their Python, and where saltcellar finds it without configuration.
-SALT = "/opt/saltstack/salt"
 #: The default of the machine's saltcellar.
 CONFIG = {"bus": ["/var/run/salt/master"], "reactor": {"master": "/etc/salt/master"}}
 MASTER = {
-    "interface": "127.0.0.1", "auto_accept": True, "worker_threads": 3, "timeout": 15, "gather_job_timeout": 5,
-    "master_job_cache": "saltcellar", "engines": ["saltcellar-reactor"], "fileserver_backend": ["roots", "minionfs"], "file_recv": True,
-    "enable_fqdns_grains": False, "enable_gpu_grains": False, "user": "root",
+    **salted.MASTER, "master_job_cache": "saltcellar", "engines": ["saltcellar-reactor"], "fileserver_backend": ["roots", "minionfs"],
+    "file_recv": True,
     "reactor": [
         {"job/*": ["/srv/reactor/job.sls"]}, {"slow/*": ["/srv/reactor/slow.sls"]},
         {"pushed/*": ["salt://web1/srv/pushed.sls"]}, {"probe/*": ["/srv/reactor/probe.sls"]},
     ],
 }
-MINION = {
-    "master": "127.0.0.1", "id": "web1", "random_startup_delay": 0, "mine_enabled": False, "acceptance_wait_time": 2,
-    "enable_fqdns_grains": False, "enable_gpu_grains": False,
-    "reactor": [{"own/*": ["/srv/reactor/own.sls"]}],
-}
-UNIT = """[Service]
-Environment=PYTHONWARNINGS=ignore
-ExecStart={salt}/bin/python3 {salt}/bin/salt-{role}
-KillMode=mixed
-TimeoutStopSec=10
-"""
+MINION = {**salted.MINION, "reactor": [{"own/*": ["/srv/reactor/own.sls"]}]}
 
 
 def missing(what):
@@ -124,22 +113,61 @@ class Unit:
                        " </dev/null | cut -d/ -f3").stdout.split()
 
 
-@pytest.fixture(scope="session")
-def host():
+def boot(make):
+    """The machine that `make` makes; skips the tests where there can be none."""
     obstacle = machine.obstacle()
     if obstacle:
         missing(obstacle)
     try:
-        host = Machine({"/usr/bin/saltcellar": os.environ["SALTCELLAR_BIN"], "/src": REPO, SALT: sys.prefix})
+        return make()
     except AssertionError as exc:
         if any(words in str(exc).lower() for words in ("permission denied", "not permitted")):
             pytest.skip(f"no test under a real systemd: containers are forbidden here: {exc}")
         raise
+
+
+@pytest.fixture(scope="session")
+def host():
+    host = boot(lambda: Machine({"/usr/bin/saltcellar": os.environ["SALTCELLAR_BIN"], "/src": REPO, SALT: sys.prefix}))
     try:
         install(host)
         yield host
     finally:
         host.stop()
+
+
+@pytest.fixture(scope="session")
+def package_dir(tmp_path_factory):
+    """1.deb, and 2.deb with a higher version and another sample configuration."""
+    obstacle = machine.obstacle() or ("not installed: dpkg" if not shutil.which("dpkg-deb") else None)
+    if obstacle:
+        missing(obstacle)
+    dir, scratch = (str(tmp_path_factory.mktemp(name)) for name in ("packages", "scratch"))
+    packages.generate(os.environ["SALTCELLAR_BIN"], f"{scratch}/generated")
+    os.chmod(os.path.dirname(dir), 0o755)
+    shutil.copyfile(os.environ.get("SALTCELLAR_DEB") or packages.build_deb(f"{scratch}/generated", "0.0.1", scratch), f"{dir}/1.deb")
+    shutil.copyfile(packages.build_deb(f"{scratch}/generated", "99", scratch, "# A new line.\n"), f"{dir}/2.deb")
+    if shutil.which("rpmbuild"):
+        shutil.copyfile(os.environ.get("SALTCELLAR_RPM") or packages.build_rpm(f"{scratch}/generated", "0.0.1", scratch), f"{dir}/1.rpm")
+        shutil.copyfile(packages.build_rpm(f"{scratch}/generated", "99", scratch), f"{dir}/2.rpm")
+    return dir
+
+
+@pytest.fixture
+def fresh(package_dir):
+    """A new machine with the packages in /packages, none of them installed."""
+    fresh = boot(lambda: Salted(package_dir))
+    yield fresh
+    # pytest shows it for a failed test.
+    print(fresh.sh("journalctl -u saltcellar -o short-precise --no-pager", check=False).stdout)
+    fresh.stop()
+
+
+@pytest.fixture
+def installed(fresh):
+    """A new machine with the Debian package."""
+    fresh.sh("dpkg -i /packages/1.deb")
+    return fresh
 
 
 def install(host):
@@ -231,11 +259,6 @@ run:
       - cmd: sleep {{ data['seconds'] }}; id -un > /root/{{ data['name'] }}; dd if=/dev/null of=/etc/{{ data['name'] }}
 """,
 }
-
-
-def wait_for_minion(host):
-    command = f"{SALT}/bin/python3 {SALT}/bin/salt web1 test.ping --out=json -t 5"
-    eventually("the minion answers", lambda: '"web1": true' in host.sh(command, check=False).stdout)
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ const HEAD_BYTES: u64 = 64 * 1024;
 /// Precedes the version of Python in the name of a directory of `salt-pip`.
 const EXTRAS: &str = "extras-";
 /// Precedes the version in the single file.
-const MADE_FROM: &str = "# Made from saltext.saltcellar ";
+const GENERATED_FROM: &str = "# Generated from saltext.saltcellar ";
 
 /// Prints versions, the path of the returner's module, whether its entry point exists, and Salt's warnings about the options on standard
 /// input.
@@ -149,7 +149,7 @@ pub(super) fn single_file(candidates: &[PathBuf]) -> Option<(PathBuf, Option<Str
     let path = candidates.iter().find(|path| path.is_file())?;
     let lines = File::open(path).ok().map(|file| BufReader::new(file.take(HEAD_BYTES)).lines());
     let version = lines.into_iter().flatten().map_while(Result::ok).find_map(|line| {
-        let rest = line.strip_prefix(MADE_FROM)?;
+        let rest = line.strip_prefix(GENERATED_FROM)?;
         Some(rest.split_whitespace().next()?.to_owned())
     });
     Some((path.clone(), version))
@@ -198,9 +198,14 @@ mod tests {
         let (first, second) = (dir.path().join("a.py"), dir.path().join("b.py"));
         let candidates = [first.clone(), second.clone()];
         assert_eq!(single_file(&candidates), None);
-        fs::write(&second, "\"\"\"\nDocs\n\"\"\"\n# Made from saltext.saltcellar 0.3.1 by salt/tools\n")
+        fs::write(&second, "\"\"\"\nDocs\n\"\"\"\n# Generated from saltext.saltcellar 0.3.1 by salt/tools\n")
             .unwrap();
         assert_eq!(single_file(&candidates), Some((second, Some("0.3.1".to_owned()))));
+        let tool = include_str!("../../../salt/tools/single_file.py");
+        assert!(
+            tool.contains(&format!("f\"\\n{GENERATED_FROM}{{version()}} by ")),
+            "the tool writes another head"
+        );
         fs::write(&first, "from saltext.saltcellar.utils import client\n").unwrap();
         assert_eq!(single_file(&candidates), Some((first, None)));
     }

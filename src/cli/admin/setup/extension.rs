@@ -74,9 +74,10 @@ pub(super) fn module_dir(share: &[PathBuf]) -> anyhow::Result<PathBuf> {
 
 /// The wheel.
 pub(super) fn wheel(share: &[PathBuf]) -> anyhow::Result<PathBuf> {
+    // Older releases of setuptools keep the dot of the name.
     let is_wheel = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        name.starts_with("saltext_saltcellar-")
+        ["saltext_saltcellar-", "saltext.saltcellar-"].iter().any(|start| name.starts_with(start))
             && path.extension().is_some_and(|extension| extension == "whl")
     };
     let wheels = |dir: &PathBuf| -> Vec<PathBuf> {
@@ -250,8 +251,13 @@ mod tests {
         let share = vec![dir.path().to_owned()];
         assert!(wheel(&share).unwrap_err().to_string().contains("there is no saltext_saltcellar-*.whl in "));
         let one = dir.path().join("saltext_saltcellar-0.1.0-py3-none-any.whl");
+        let dotted = dir.path().join("saltext.saltcellar-0.1.0-py3-none-any.whl");
+        for wheel_of_a_setuptools in [dotted, one.clone()] {
+            fs::write(&wheel_of_a_setuptools, "").unwrap();
+            assert_eq!(wheel(&share).unwrap(), wheel_of_a_setuptools);
+            fs::remove_file(wheel_of_a_setuptools).unwrap();
+        }
         fs::write(&one, "").unwrap();
-        assert_eq!(wheel(&share).unwrap(), one);
         fs::write(dir.path().join("saltext_saltcellar-0.2.0-py3-none-any.whl"), "").unwrap();
         assert!(wheel(&share).unwrap_err().to_string().contains("there are several wheels"));
     }

@@ -1,0 +1,79 @@
+"""A Salt master and a minion for a machine, and a machine with nothing but these."""
+import json
+import os
+import shlex
+import sys
+
+from machine import Machine, eventually
+
+REPO = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+#: Where Salt's packages have their Python, and where saltcellar finds it without configuration.
+SALT = "/opt/saltstack/salt"
+MASTER = {
+    "interface": "127.0.0.1", "auto_accept": True, "worker_threads": 3, "timeout": 15, "gather_job_timeout": 5,
+    "enable_fqdns_grains": False, "enable_gpu_grains": False, "user": "root",
+}
+MINION = {
+    "master": "127.0.0.1", "id": "web1", "random_startup_delay": 0, "mine_enabled": False, "acceptance_wait_time": 2,
+    "enable_fqdns_grains": False, "enable_gpu_grains": False,
+}
+UNIT = """[Service]
+Environment=PYTHONWARNINGS=ignore
+ExecStart={salt}/bin/python3 {salt}/bin/salt-{role}
+KillMode=mixed
+TimeoutStopSec=10
+"""
+
+
+def wait_for_minion(host):
+    command = f"{SALT}/bin/python3 {SALT}/bin/salt web1 test.ping --out=json -t 5"
+    eventually("the minion answers", lambda: '"web1": true' in host.sh(command, check=False).stdout)
+
+
+class Salted(Machine):
+    """A machine before saltcellar: `packages` is a directory of packages, Salt has no extension, and its files can be changed."""
+
+    def __init__(self, packages):
+        super().__init__({"/src": REPO, f"{SALT}.lower": sys.prefix, "/packages": packages})
+        try:
+            self.sh(f"""
+                mkdir -p {SALT} /run/salt-upper /run/salt-work
+                mount -t overlay overlay -o lowerdir={SALT}.lower,upperdir=/run/salt-upper,workdir=/run/salt-work {SALT}
+                rm -rf {SALT}/lib/python*/site-packages/saltext*
+                # Images of containers leave out manual pages and documents. An index of all manual pages takes ten seconds.
+                rm -f /etc/dpkg/dpkg.cfg.d/* /var/lib/man-db/auto-update
+            """)
+        except BaseException:
+            self.stop()
+            raise
+
+    def start_salt(self, **master):
+        """Starts master and minion, with these options of the master beside the default ones."""
+        for role, conf in (("master", {**MASTER, **master}), ("minion", MINION)):
+            self.write(f"/etc/salt/{role}", json.dumps(conf))
+            self.write(f"/etc/systemd/system/salt-{role}.service", UNIT.format(salt=SALT, role=role))
+        self.sh("systemctl daemon-reload; systemctl start --no-block salt-master salt-minion")
+        wait_for_minion(self)
+
+    def salt(self, program, *args):
+        """The answer of `salt`, `salt-run` or `salt-call`."""
+        done = self.sh(f"{SALT}/bin/python3 -W ignore {SALT}/bin/{program} {shlex.join(args)} --out=json --out-indent=-1")
+        return json.loads(done.stdout)
+
+    def job(self, *call):
+        """Runs a function on the minion, once it has found a restarted master; the job id."""
+        wait_for_minion(self)
+        done = self.sh(f"{SALT}/bin/python3 -W ignore {SALT}/bin/salt web1 {shlex.join(call)} --show-jid")
+        assert "web1:" in done.stdout, done
+        return next(line.split()[-1] for line in done.stdout.splitlines() if line.startswith("jid:"))
+
+    def cli(self, *args, check=True):
+        return self.sh(shlex.join(["saltcellar", *args]), check=check)
+
+    def jids(self):
+        """The stored jobs."""
+        return {job["jid"] for job in json.loads(self.cli("jobs", "list", "--limit", "1000", "--output", "json").stdout)["jobs"]}
+
+    def show(self, what, unit="saltcellar.service"):
+        return self.sh(f"systemctl show -P {what} {unit}").stdout.strip()

@@ -1,0 +1,188 @@
+"""`saltcellar setup` and its removal on a machine with the package, under a real systemd and with a real master."""
+import json
+import os
+import re
+
+from machine import eventually
+from salted import REPO, SALT
+
+PYTHON = f"{SALT}/bin/python3"
+with open(os.path.join(REPO, "Cargo.toml")) as manifest:
+    VERSION = re.search(r'^version = "(.*)"', manifest.read(), re.MULTILINE)[1]
+PLAN = f"""\
+will      load the extension from /usr/share/saltcellar in Salt's Python, {PYTHON}
+in place  install saltcellar.service
+will      configure the daemon to read the bus in /var/run/salt/master, in /etc/saltcellar/saltcellar.yaml: bus: [/var/run/salt/master]
+will      enable saltcellar.socket and saltcellar.service and start it
+will      stop salt-master.service, write /etc/salt/master.d/saltcellar.conf, and start it
+          | # Written by `saltcellar setup`, sum 6e260ef0
+          | # Options for saltcellar. To undo: `saltcellar setup --remove`.
+          | master_job_cache: saltcellar
+          | module_dirs: [/usr/share/saltcellar]
+"""
+ACT = """
+act:
+  local.cmd.run:
+    - tgt: web1
+    - arg:
+      - echo {{ tag }} >> /root/acted
+"""
+
+
+def findings(host, check):
+    """The findings of doctor about one thing: results and messages."""
+    found = json.loads(host.cli("doctor", "--output", "json", check=False).stdout)
+    return [(each["verdict"], each["found"]) for each in found["checks"] if each["check"] == check]
+
+
+def cannot_publish(host):
+    done = host.sh(f"{PYTHON} -W ignore {SALT}/bin/salt web1 test.ping -t 5", check=False)
+    return "web1:" not in done.stdout
+
+
+def test_setup_makes_every_change_once(installed):
+    installed.start_salt()
+    assert installed.cli("setup", "--dry-run").stdout == PLAN
+    without = installed.cli("setup", check=False)
+    assert (without.returncode, without.stderr) == (1, "saltcellar: nothing was changed: add --yes to make these steps without a question\n")
+    check = installed.cli("setup", "--check", check=False)
+    assert (check.returncode, check.stderr) == (
+        1, "saltcellar: not in place: extension, configuration, service, master (`saltcellar setup`)\n")
+
+    made = installed.cli("setup", "--yes").stdout
+    release = installed.sh(f"{PYTHON} -c 'import salt.version; print(salt.version.__version__)'").stdout.strip()
+    assert made.startswith(PLAN), made
+    for line in (f"done      Salt {release} loads it", "done      /etc/saltcellar/saltcellar.yaml is written", "done      saltcellar.service runs",
+                 "done      salt-master.service runs with it"):
+        assert f"\n{line}\n" in made, made
+    jid = installed.job("test.arg", "kept")
+    assert jid in installed.jids()
+    assert installed.salt("salt-run", "jobs.lookup_jid", jid)["web1"]["args"] == ["kept"]
+    eventually("the job's publish from the bus", lambda: f"salt/job/{jid}/new" in installed.cli("events", "list", "--limit", "100").stdout)
+
+    before = installed.show("MainPID"), installed.show("MainPID", "salt-master.service")
+    again = installed.cli("setup", "--yes").stdout
+    assert again.endswith("\neverything is in place, nothing was changed\n") and "will " not in again, again
+    assert (installed.show("MainPID"), installed.show("MainPID", "salt-master.service")) == before
+    installed.cli("setup", "--check")
+    # The machine's target wants no services; the socket unit starts the daemon.
+    installed.reboot()
+    assert jid in installed.jids()
+
+
+def test_import_takes_salts_jobs_along_and_removal_delivers_the_spool_first(installed):
+    installed.start_salt()
+    imported = installed.job("test.arg", "before saltcellar")
+    installed.cli("setup", "--yes", "--import")
+    assert imported in installed.jids()
+    assert installed.salt("salt-run", "jobs.lookup_jid", imported)["web1"]["args"] == ["before saltcellar"]
+    installed.sh("systemctl stop saltcellar.socket saltcellar.service")
+    jid = installed.job("test.arg", "spooled")
+    # A stopped master does not deliver the spool itself.
+    installed.sh("systemctl stop salt-master; systemctl start saltcellar")
+    assert jid not in installed.jids()
+    removed = installed.cli("setup", "--remove", "--yes").stdout
+    assert "will      deliver the entries that wait in /var/cache/salt/master/saltcellar\n" in removed, removed
+    steps = [line for line in removed.splitlines() if line.startswith(("...", "done", "next"))]
+    assert steps == [
+        "...       deliver the entries that wait in /var/cache/salt/master/saltcellar",
+        "done      the spool is empty",
+        "...       remove /etc/salt/master.d/saltcellar.conf",
+        "done      done",
+        "...       stop and disable saltcellar.service",
+        "done      done",
+        "next      restart the master: its processes read the option only at start",
+        "next      these stay, and can be deleted once nothing in them is needed: /var/lib/saltcellar, /etc/saltcellar/saltcellar.yaml, "
+        "/var/cache/salt/master/saltcellar",
+    ], removed
+    assert "note      Salt uses its own job cache (local_cache) again\n" in removed, removed
+    assert (installed.show("ActiveState"), installed.show("UnitFileState")) == ("inactive", "disabled")
+    installed.sh("systemctl start salt-master")
+    eventually("Salt works alone", lambda: not cannot_publish(installed))
+    installed.sh("systemctl start saltcellar")
+    assert jid in installed.jids()
+    installed.sh("systemctl stop saltcellar")
+    again = installed.cli("setup", "--remove", "--yes").stdout
+    assert again.endswith("\neverything is in place, nothing was changed\n"), again
+
+
+def test_the_reactor_is_handed_over_and_back(installed):
+    installed.write("/srv/reactor/act.sls", ACT)
+    installed.start_salt(reactor=[{"act/*": ["/srv/reactor/act.sls"]}])
+    acted = []
+
+    def fire(by):
+        # The master's reactor may start after its minion answers.
+        acted.append(f"act/{by}")
+        eventually("the event is fired", lambda: installed.salt("salt-call", "event.send", f"act/{by}")["local"])
+        eventually(f"a reaction to act/{by}", lambda: f"act/{by}\n" in installed.sh("cat /root/acted", check=False).stdout)
+        assert installed.sh("cat /root/acted").stdout.splitlines() == acted
+
+    fire("salt")
+    installed.cli("setup", "--yes", "--reactor")
+    assert "reactor.master: /etc/salt/master\n" in installed.sh("cat /etc/saltcellar/saltcellar.yaml").stdout
+    eventually("the minion is back", lambda: not cannot_publish(installed))
+    fire("saltcellar")
+    assert "act/saltcellar" in installed.cli("reactor", "history").stdout
+
+    # Neither reactor would act.
+    installed.write("/etc/salt/master.d/z.conf", "engines: [saltcellar_reactor]\n")
+    refused = installed.cli("setup", "--remove", "--yes", check=False)
+    assert refused.returncode == 1 and refused.stderr == (
+        "saltcellar: failed to hand the reactor back: no reactor would act on the rules of `reactor`, because `engines` in "
+        "/etc/salt/master.d/z.conf keeps Salt's own off; remove the item that names saltcellar's reactor there\n"), refused
+    assert installed.sh("test -e /etc/salt/master.d/saltcellar.conf; systemctl is-active saltcellar").stdout == "active\n"
+    installed.sh("rm /etc/salt/master.d/z.conf")
+
+    removed = installed.cli("setup", "--remove", "--yes").stdout
+    assert "note      Salt uses its own job cache (local_cache) and reactor again\n" in removed, removed
+    assert "done      salt-master.service runs with it\n" in removed, removed
+    eventually("the minion is back", lambda: not cannot_publish(installed))
+    fire("salt-again")
+
+
+def test_an_upgrade_of_salt_loses_a_package_of_salt_pip_and_no_directory_of_ours(installed):
+    """Salt's packages find `extras-<version of Python>` by a line like this one, and another Python does not."""
+    site = installed.sh(f"{PYTHON} -c 'import site; print(site.getsitepackages()[0])'").stdout.strip()
+    version = site.split("/python")[1].split("/")[0]
+    extras = f"{SALT}/extras-{version}"
+    installed.sh(f"{PYTHON} -m pip install -q --no-index --no-deps --target {extras} /usr/share/saltcellar/*.whl; echo {extras} > {site}/extras.pth")
+    installed.start_salt()
+    installed.cli("setup", "--yes", "--install", "none")
+    module = f"{extras}/saltext/saltcellar/returners/saltcellar.py"
+    assert findings(installed, "extension")[0] == ("warning", f"the extension is installed for Python {version} only: {module}")
+
+    # the upgrade, to a release with another Python
+    installed.sh(f"mv {extras} {SALT}/extras-3.9; rm {site}/extras.pth; systemctl restart salt-master")
+    assert findings(installed, "extension") == [
+        ("problem", f"Salt's Python ({PYTHON}) does not find the extension: it is installed for another Python, in {SALT}/extras-3.9")]
+    eventually("the master runs", lambda: installed.sh("test -S /var/run/salt/master/publish_pull.ipc", check=False).returncode == 0)
+    assert cannot_publish(installed)
+
+    installed.cli("setup", "--yes")
+    eventually("the master publishes", lambda: not cannot_publish(installed))
+    # The directory of the package is not below Salt's.
+    installed.sh(f"rm -rf {SALT}/extras-3.9")
+    assert installed.job("test.arg", "after") in installed.jids()
+    assert findings(installed, "extension") == [("ok", f"version {VERSION}")]
+
+
+def test_a_file_in_extension_modules_is_reported_if_a_sync_would_delete_it(installed):
+    """Such a file survives an upgrade of Salt."""
+    file = "/var/cache/salt/master/extmods/returners/saltcellar.py"
+    installed.sh(f"install -D /usr/share/saltcellar/returners/saltcellar.py {file}")
+    installed.start_salt()
+    installed.cli("setup", "--yes", "--install", "none")
+    assert installed.job("test.arg", "by the single file") in installed.jids()
+    warning = ("warning", f"{file} is not in salt://_returners")
+    assert warning in findings(installed, "extension")
+
+    def is_kept():
+        # It fails at its end if it deletes the returner that stores its own result.
+        installed.sh(f"{PYTHON} -W ignore {SALT}/bin/salt-run saltutil.sync_returners", check=False)
+        return installed.sh(f"test -e {file}", check=False).returncode == 0
+    installed.sh("install -D /usr/share/saltcellar/returners/saltcellar.py /srv/salt/_returners/saltcellar.py")
+    assert findings(installed, "extension") == [("ok", f"version {VERSION}")]
+    assert is_kept()
+    installed.sh("rm -r /srv/salt/_returners")
+    assert warning in findings(installed, "extension") and not is_kept()
