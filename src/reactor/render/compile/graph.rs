@@ -18,7 +18,7 @@ use crate::wire::python::value::{Key, Map, Value};
 use crate::wire::python::{repr, str};
 
 /// The requisites by weight, lowest first, with the position of each in the search of a chunk; some are only recognised.
-pub(super) const REQUISITES: [(&str, Option<u8>); 12] = [
+const REQUISITES: [(&str, Option<u8>); 12] = [
     ("onfail", Some(5)),
     ("onfail_any", Some(6)),
     ("onfail_all", Some(7)),
