@@ -58,7 +58,7 @@ fn check(text: &str) -> Result<(), YamlError> {
         return Err(YamlError { line: 1, column: 1, message });
     }
     // Without early exit, so that several bytes are compared at once.
-    let fine = |fine, byte: &u8| fine & ((0x20..0x7f).contains(byte) | (*byte == b'\n'));
+    let fine = |fine, byte: &u8| fine & matches!(byte, 0x20..0x7f | b'\n');
     if text.as_bytes().iter().fold(true, fine) {
         return Ok(());
     }
