@@ -262,3 +262,37 @@ fn reactions_wait_for_the_lease_and_those_of_the_fallback_are_not_made() {
     assert_eq!(harness.history(), [done("before"), done("lapsed"), shadowed, done("after")]);
     assert_eq!(harness.stop().1, [""; 0]);
 }
+
+#[test]
+fn a_lease_that_ends_during_a_reaction_delays_its_next_call() {
+    use crate::model::SaltsReactor;
+    use crate::reactor::EngineReport;
+    let barrier: Arc<Barrier> = Arc::default();
+    barrier.shut(true);
+    let waits = barrier.clone();
+    let salts = SaltsReactor { fallback: true, ..SaltsReactor::default() };
+    let harness =
+        Harness::start(rules(&["a*", "*b"]), Settings { salts, ..Settings::default() }, move |_, _| {
+            waits.wait();
+            Ok(yes())
+        });
+    let handle = harness.reactor.handle();
+    let renew = || {
+        let (token, _) = handle.report(&EngineReport { fallback: true, ..EngineReport::default() });
+        let report = EngineReport { token: Some(&token), fallback: true, ..EngineReport::default() };
+        assert_eq!(handle.report(&report).1, None);
+    };
+    renew();
+    harness.fire_event("ab", "web1");
+    assert_eq!(harness.next(), "ab");
+    harness.clock.wind(SECOND * crate::base::limits::REACTOR_LEASE.as_secs().cast_signed());
+    barrier.shut(false);
+    harness.wait_for("the pause", |harness| harness.reactor.shared.scheduler.lock().next_at().is_some());
+    assert!(harness.asked.try_recv().is_err(), "a call without a lease");
+    renew();
+    harness.clock.wind(SECOND * 60);
+    renew();
+    assert_eq!(harness.next(), "ab");
+    harness.wait_until_done();
+    assert_eq!(harness.stop().1, [""; 0]);
+}
