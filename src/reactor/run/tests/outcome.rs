@@ -1,7 +1,7 @@
 //! Outcomes of calls: missing and late answers, jobs that were announced but not published; and positions of checkpoints.
 
 use super::*;
-use crate::base::limits::REACTOR_WAVE_BYTES;
+use crate::base::limits::{REACTOR_START_TIME, REACTOR_WAVE_BYTES};
 use crate::model::Entry;
 
 impl Harness {
@@ -131,6 +131,38 @@ fn two_equal_calls_claim_different_starts() {
     jids.retain(|jid| !jid.is_empty());
     jids.sort();
     assert_eq!(jids, ["20260101000000000002", "20260101000000000003"]);
+    assert_eq!(harness.stop().1, [""; 0]);
+}
+
+#[test]
+fn a_start_that_the_reactor_has_not_read_yet_is_waited_for() {
+    let rules = runners(&["?"]);
+    let held = rules.held.clone();
+    let harness =
+        Harness::start(
+            rules,
+            Settings::default(),
+            |_, times| {
+                if times == 0 { Ok(yes()) } else { Err(no_answer()) }
+            },
+        );
+    harness.fire_event("1", "web1");
+    assert_eq!(harness.next(), "1");
+    let paused_until = |harness: &Harness| harness.reactor.shared.scheduler.lock().next_at();
+    harness.wait_for("the pause", |harness| paused_until(harness).is_some());
+    // The reactor stops reading before the start.
+    held.shut(true);
+    harness.fire_event("held/x", "web1");
+    harness.salts_runner("20260101000000000001", "1");
+    let end = harness.clock.now().after(REACTOR_START_TIME).after(REACTOR_START_TIME);
+    harness.wait_for("the end of the search's time", |harness| {
+        harness.clock.wind(SECOND);
+        paused_until(harness).is_some_and(|until| until > end)
+    });
+    assert_eq!(harness.outcomes(), [""; 0]);
+    held.shut(false);
+    harness.wind_until_done();
+    assert_eq!(harness.outcomes(), ["found"]);
     assert_eq!(harness.stop().1, [""; 0]);
 }
 
