@@ -81,8 +81,14 @@ def reaction(reactor, tag, state="done"):
 
 
 def shown(reactor, row, what):
+    seen = None
+
     def probe():
+        nonlocal seen
         result = reactor.json("reactor", "show", str(row["seq"]))["results"][0]
+        if result != seen:
+            seen = result
+            print(f"{row['tag']}: {row['reaction']['calls']}: {result}")
         return result if result and what in result and result[what] else None
     return eventually(f"{what} of {row['tag']}", probe)
 
