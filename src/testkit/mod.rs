@@ -1,5 +1,5 @@
 //! Shared by benchmarks and tests: the load generator, the baseline, a fake master, a fake bus, random numbers, the resources
-//! of processes, and waiting with a deadline.
+//! of processes, executable files, and waiting with a deadline.
 
 pub mod baseline;
 pub mod bus;
@@ -7,6 +7,9 @@ pub mod load;
 pub mod master;
 pub mod usage;
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
@@ -28,6 +31,15 @@ pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 /// The next message of a channel; panics after [`DEADLINE`].
 pub fn receive<T>(from: &Receiver<T>) -> T {
     from.recv_timeout(DEADLINE).unwrap_or_else(|error| panic!("no message within {DEADLINE:?}: {error}"))
+}
+
+/// Writes an executable file, with the directories above it.
+pub fn program(dir: &Path, name: &str, text: &str) -> PathBuf {
+    let path = dir.join(name);
+    fs::create_dir_all(path.parent().unwrap_or(dir)).expect("the directory can be made");
+    fs::write(&path, text).expect("the file can be written");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("the mode can be set");
+    path
 }
 
 /// Reports that the calling test is skipped because `what` is missing. Panics if `CI` is set.

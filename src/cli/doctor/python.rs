@@ -158,17 +158,9 @@ pub(super) fn single_file(candidates: &[PathBuf]) -> Option<(PathBuf, Option<Str
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
-
-    fn program(dir: &Path, name: &str, text: &str) -> PathBuf {
-        let path = dir.join(name);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(&path, text).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-        path
-    }
+    use crate::testkit::program;
 
     #[test]
     fn an_extension_is_installed_if_salts_loader_finds_it() {

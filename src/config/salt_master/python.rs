@@ -74,17 +74,9 @@ fn started_with(command_line: &[u8]) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
-
-    fn program(dir: &Path, name: &str, text: &str) -> PathBuf {
-        let path = dir.join(name);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(&path, text).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-        path
-    }
+    use crate::testkit::program;
 
     #[test]
     fn salts_python_is_the_interpreter_of_its_programs() {
