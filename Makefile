@@ -218,7 +218,7 @@ extension-docs: ## build the extension's pages as HTML, in salt/dist/docs (downl
 bench-store: ## measure the store alone, in one process, against the baseline
 	$(CARGO) bench --bench ingest
 
-FUZZ_TARGETS ?= frame salt_event call signed_batch block log pages zmtp spill redact sls_yaml sls_jinja fnmatch
+FUZZ_TARGETS ?= frame salt_event call signed_batch block log pages zmtp spill redact sls_yaml sls_jinja fnmatch filter
 fuzz: ## run the fuzz targets with coverage, each for FUZZ_SECONDS (60); needs cargo-fuzz (FUZZ_TARGETS: only these)
 	@$(CARGO) test --test it fuzz_short::write_corpus -- --exact --ignored
 	@for t in $(FUZZ_TARGETS); do RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run --sanitizer none $$t fuzz/corpus/$$t fuzz/regressions/$$t -- \

@@ -107,6 +107,7 @@ const DIALECT_ALLOWED: &[(&str, &str, &str)] = &[
     ("doors", "alias = \"doors\"", "the former name of `bench sources`"),
     ("is none", "is None", "Python"),
     ("is none", "is none }}", "Jinja"),
+    ("is none", "data.out is none and", "Jinja"),
     ("is none", "is_none", "Rust"),
     ("is none", "https.read is none", "a value of that option"),
     ("let go", "\"segments_let_go\"", "a key in the answer of `bench query`"),

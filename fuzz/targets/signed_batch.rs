@@ -4,7 +4,7 @@
 //! Input: a byte for the length of the part that arrives first, then the body of the request.
 
 use saltcellar::wire::call::Request;
-use saltcellar::wire::der::{not_after, rsa_public_key};
+use saltcellar::wire::signed::der::{not_after, rsa_public_key};
 use saltcellar::wire::signed::{ENVELOPE_LEN_MAX, Envelope, OpenedEnvelope, frames};
 
 pub(crate) fn signed_batch(data: &[u8]) {

@@ -120,6 +120,7 @@ async fn serve_peer(
         caller,
         answers: Arc::new(AnswerWriter::new(to, PEER_TIMEOUT)),
         call_permits: Arc::new(Semaphore::new(PEER_CALLS_IN_FLIGHT)),
+        stop: stop.clone(),
     };
     let mut writing = pin!(peer.answers.write_out());
     let close_reason = tokio::select! {
@@ -141,6 +142,8 @@ struct Peer {
     answers: Arc<AnswerWriter<CallInFlight>>,
     /// One permit per call, held until its answer is sent.
     call_permits: Arc<Semaphore>,
+    /// Turns true when the daemon stops.
+    stop: watch::Receiver<bool>,
 }
 
 /// Why a connection ends.
@@ -298,6 +301,13 @@ async fn start_call(
                 reply.send(outcome);
             });
         }
+        CallHandler::Poll(run) => match run(&server.ctx, &request.args, peer.caller) {
+            Err(error) => reply.send(Err(error)),
+            Ok(poll) => {
+                let (ctx, stop) = (server.ctx.clone(), peer.stop.clone());
+                tokio::spawn(async move { reply.send(poll.run(ctx, stop).await) });
+            }
+        },
         CallHandler::Write(run) => {
             let mut batch = FrameBatch::within(&payload);
             let result = run(&server.ctx, &request.args, &mut batch);

@@ -2,11 +2,13 @@
 //!
 //! Every limiting number is defined here; prose links to the constant.
 
+mod consumers;
 mod reactor;
 mod store;
 
 use std::time::Duration;
 
+pub use consumers::*;
 pub use reactor::*;
 pub use store::*;
 
@@ -61,6 +63,11 @@ const _: () = assert!(WIRE_FRAME_BYTES_MAX > ENTRY_BYTES_MAX && WIRE_FRAME_BYTES
 
 /// Job rows read from the store at once for a list.
 pub const JOBS_READ_AT_ONCE: usize = 512;
+
+/// Bytes of the arguments of a call with a filter.
+pub const ARGS_BYTES_MAX: usize = 64 * 1024;
+/// Nesting depth of these arguments, as `rmpv` counts.
+pub const ARGS_DEPTH_MAX: usize = 64;
 
 /// Rows in the answer to one list call.
 pub const LIST_ROWS_MAX: usize = 10_000;
@@ -453,12 +460,9 @@ pub const PREVIOUS_JOBS_SEEN: usize = 20_000;
 /// Minions of a job whose returns are read at once for one page.
 pub const PAGE_MINIONS: usize = 4_000;
 
-/// Concurrent calls that wait for changes of a job. Each occupies one of the 16 threads for reading calls; further
-/// ones are answered at once.
-pub const WATCHES_MAX: usize = 8;
-/// Timeout of one such call; the client repeats it.
-pub const WATCH_WAIT_MAX: Duration = Duration::from_secs(10);
-/// Changes within this time after the first one are reported together with it.
+/// The longest wait of one polling call; the client repeats it.
+pub const POLL_WAIT_MAX: Duration = Duration::from_secs(10);
+/// Changes of a job within this time after the first one are reported together with it.
 pub const WATCH_GATHER: Duration = Duration::from_millis(50);
 
 /// Cached templates of reactor files. One more evicts the oldest, which is read again when it is next needed.

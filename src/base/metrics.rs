@@ -116,6 +116,12 @@ counters! {
     master_keys_redacted,
     /// Redacted entries whose data could not be parsed and was replaced as a whole.
     redactions_blind,
+    /// Gap records made for consumers that retention has overtaken.
+    consumer_gaps,
+    /// Entries that retention dropped before a consumer had processed them, at most.
+    consumer_entries_lost,
+    /// Events that a condition (`where`) could not be evaluated for, because that would take too long. They do not match.
+    filters_too_costly,
     /// Connections made to a bus.
     bus_connects,
     /// Events read from buses.

@@ -47,6 +47,7 @@ Examples:
   saltcellar jobs show 20261121054728123456  show one job in full
   saltcellar jobs watch 20261121054728123456 follow a job until it is finished
   saltcellar events list --tag 'salt/auth*'  list the latest events of one kind
+  saltcellar events tail --since 10m         follow events, from ten minutes ago on
   saltcellar store backup /backup/saltcellar back up while the daemon runs
   saltcellar import local_cache /var/cache/salt/master/jobs
                                              import Salt's own job cache
@@ -99,9 +100,12 @@ enum Verb {
     /// List, show, compare and watch jobs
     #[command(subcommand)]
     Jobs(jobs::Jobs),
-    /// List archived events, or fire one
+    /// List, count and follow events, or fire one
     #[command(subcommand)]
     Events(jobs::events::Events),
+    /// List, create and control consumers of the event stream
+    #[command(subcommand)]
+    Consumers(jobs::consumers::Consumers),
     /// Show daemon status
     #[command(after_long_help = admin::status::EXAMPLES)]
     Status,
@@ -191,6 +195,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Verb::Check => admin::check::run(&global),
         Verb::Jobs(jobs) => jobs::run(&global, jobs),
         Verb::Events(events) => jobs::events::run(&global, events),
+        Verb::Consumers(verb) => jobs::consumers::run(&global, verb),
         Verb::Status => admin::status::run(&global),
         Verb::Doctor(args) => doctor::run(&global, &args),
         Verb::Setup(args) => admin::setup::run(&global, &args),

@@ -212,6 +212,7 @@ mod tests {
                 "    - {name: jobs, keep: {age: salt}}",
                 "  free_bytes_low: auto  # default",
                 "  free_bytes_min: auto  # default",
+                "  pin_bytes_max: 10GiB  # default",
             ]
         );
         let json = config.to_json();

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::{Invalid, at_most, unique, within};
 use super::render;
-use crate::base::limits::{CLASS_RULES_MAX, CLASSES_MAX, ENTRY_BYTES_MAX};
+use crate::base::limits::{CLASS_RULES_MAX, CLASSES_MAX, ENTRY_BYTES_MAX, PIN_BYTES_MAX};
 use crate::model::word::{self, GIB, KIB, MIB, Word, words};
 use crate::model::{ClassRules, Durability, EVENTS, JOBS};
 
@@ -61,6 +61,14 @@ pub struct StoreConfig {
     /// - example: `2GiB`
     #[serde(with = "word")]
     pub free_bytes_min: Space,
+    /// How much of a class pinned consumers may keep beyond its limits (`saltcellar consumers pin`). The oldest segments beyond it are deleted, and
+    /// the consumer gets a gap record. With too little free space pins have no effect.
+    ///
+    /// - value: a size: a number of bytes, or a number with KiB, MiB or GiB
+    /// - default: `10GiB`
+    /// - example: `50GiB`
+    #[serde(with = "word")]
+    pub pin_bytes_max: u64,
 }
 
 /// An amount of free space on the state directory's file system.
@@ -97,6 +105,7 @@ impl Default for StoreConfig {
             classes: vec![ClassRules::events(), ClassRules::jobs()],
             free_bytes_low: Space::Auto,
             free_bytes_min: Space::Auto,
+            pin_bytes_max: PIN_BYTES_MAX,
         }
     }
 }

@@ -30,9 +30,8 @@ use crate::base::clock::{Clock, Micros, digits};
 use crate::base::limits::{ENTRY_BYTES_MAX, SOURCE_LOG_INTERVAL, TAG_BYTES_MAX};
 use crate::base::metrics::Metrics;
 use crate::model::{Action, Entry, FilterRule, Fingerprints, Kind, RedactRule, Scope, Source, chained};
-use crate::wire::msgpack;
 use crate::wire::salt_codec::Unreadable;
-use crate::wire::salt_event::{DataForm, SaltEvent, fingerprints_of, read_event, split};
+use crate::wire::salt_event::{DataForm, SaltEvent, fingerprints_of, funs_of, read_event, split};
 
 /// An accepted entry, possibly redacted.
 #[derive(Debug, Clone)]
@@ -329,12 +328,6 @@ impl Policy {
             write();
         }
     }
-}
-
-/// The functions of a job with several functions.
-pub(super) fn funs_of(body: &[u8]) -> Vec<&str> {
-    let funs = msgpack::get(body, "fun").unwrap_or_default();
-    msgpack::elements(funs).filter_map(msgpack::as_text).collect()
 }
 
 /// Whether a sample of one in `n` contains the entry. A job is sampled as a whole.

@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use memchr::memmem;
 use regex::bytes::Regex;
 
-use super::policy::funs_of;
 use crate::base::limits::MSGPACK_DEPTH_MAX;
 use crate::model::{Builtin, Entry, Glob, Kind, REDACTED, RedactRule, Scope};
 use crate::wire::msgpack::{DecodeError, Head, Reader, Writer, as_text};
+use crate::wire::salt_event::funs_of;
 
 /// Top-level keys that are never redacted.
 pub const STRUCTURAL: [&str; 13] = [

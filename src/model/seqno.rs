@@ -5,7 +5,9 @@ use std::fmt;
 /// The number of an entry: starts at 1, increases by one with each entry of any class, and is never reused.
 ///
 /// As a watermark it means "everything before": `durable` is the first number not yet synced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, serde::Serialize, serde::Deserialize,
+)]
 pub struct SeqNo(pub u64);
 
 impl SeqNo {

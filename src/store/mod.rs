@@ -29,7 +29,7 @@
 //!                  state             state database: data across segments
 //!                  tree              sled trees with checksums;  sled_guard: sled's errors and panics
 //! read             scan, pattern     backward scans;  evaluation of tag patterns
-//!                  follow            forward reads, as a subscription
+//!                  follow            forward reads, as a subscription;  consumer: filters with durable cursors
 //!                  job_summary       the data for job lists;  cache: the block cache;  stats: statistics
 //! retain           age_clock         clock that ignores steps of the wall clock
 //!                  hold, free_space  jobs exempt from retention;  free space guard
@@ -58,9 +58,12 @@ use parking_lot::{Mutex, RwLock};
 
 pub use error::StoreError;
 pub use format::FORMAT_VERSION;
-pub use read::follow::Followed;
+pub use read::consumer::{
+    BatchLimits, ConsumerBatch, ConsumerRecord, ConsumerStatus, LostEntries, Start, is_consumer_name,
+};
+pub use read::follow::{Followed, Selected};
 pub use read::job_summary::JobSummary;
-pub use read::{ClassTotals, StoredEntry};
+pub use read::{ClassTotals, EventPage, StoredEntry};
 pub use retain::Retainer;
 pub use retain::age_clock::Step;
 pub use retain::free_space::FreeSpace;
@@ -75,7 +78,9 @@ use vfs::Fs;
 use std::time::Duration;
 
 use crate::base::clock::Clock;
-use crate::base::limits::{DEDUPE_WINDOW, NUMBERS_AHEAD, SEALS_WAITING, SEGMENT_BYTES, SEGMENT_ENTRIES_MAX};
+use crate::base::limits::{
+    DEDUPE_WINDOW, NUMBERS_AHEAD, PIN_BYTES_MAX, SEALS_WAITING, SEGMENT_BYTES, SEGMENT_ENTRIES_MAX,
+};
 use crate::base::metrics::Metrics;
 use crate::model::{Durability, SeqNo};
 use index::SegmentMetadata;
@@ -93,6 +98,8 @@ pub struct Limits {
     pub dedupe_window: usize,
     /// Sequence numbers reserved at a time.
     pub numbers_ahead: u64,
+    /// Bytes on disk that pinned consumers keep per class, beyond its own limits.
+    pub pin_bytes_max: u64,
 }
 
 impl Limits {
@@ -103,6 +110,7 @@ impl Limits {
         segment_entries_max: SEGMENT_ENTRIES_MAX,
         dedupe_window: DEDUPE_WINDOW,
         numbers_ahead: NUMBERS_AHEAD,
+        pin_bytes_max: PIN_BYTES_MAX,
     };
 }
 
@@ -198,8 +206,11 @@ struct StoreInner {
     /// Segments with a damaged index, rebuilt in memory and to be written.
     damaged: Mutex<Vec<Arc<segment::Segment>>>,
     holds: retain::hold::Holds,
+    consumers: read::consumer::Consumers,
     guard: retain::free_space::FreeSpaceGuard,
     retention: retain::Retention,
+    /// See [`Limits::pin_bytes_max`].
+    pin_bytes_max: u64,
     rates: read::stats::Rates,
     /// Entries written since the start, by class.
     written: Vec<AtomicU64>,
@@ -290,6 +301,7 @@ impl Store {
             index_uses: AtomicU64::new(1),
             damaged: Mutex::default(),
             holds: retain::hold::Holds::open(dir, fs.clone())?,
+            consumers: read::consumer::Consumers::open(dir, fs.clone())?,
             guard: retain::free_space::FreeSpaceGuard::new(
                 dir,
                 fs.clone(),
@@ -297,6 +309,7 @@ impl Store {
                 options.free,
             ),
             retention: retain::Retention::default(),
+            pin_bytes_max: options.limits.pin_bytes_max,
             rates: read::stats::Rates::default(),
             written,
             _lock: lock,
@@ -409,6 +422,7 @@ impl Store {
         }
         let seqnos = write::seqno::SeqNos::open(fs, dir, next_seq, options.limits.numbers_ahead)?;
         shared.set_durable(seqnos.next());
+        shared.consumers.limit_to(seqnos.next());
         let mut dedupe = write::dedupe::Dedupe::new(options.limits.dedupe_window);
         let mut classifier = write::class::Classifier::new(&shared.classes);
         write::refill::refill(&shared, options.limits.dedupe_window, &mut dedupe, &mut classifier);

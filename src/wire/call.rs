@@ -48,6 +48,9 @@ pub enum CallError {
         /// The accepted values.
         expected: &'static str,
     },
+    /// An argument is invalid; the text names it and what is accepted.
+    #[error("{0}")]
+    Argument(String),
     /// Rejected by a rule.
     #[error("{0}")]
     Refused(String),
@@ -81,7 +84,7 @@ impl CallError {
         match self {
             CallError::Protocol(_) => "protocol",
             CallError::UnknownCall(_) => "unknown_call",
-            CallError::BadArgs { .. } => "bad_args",
+            CallError::BadArgs { .. } | CallError::Argument(_) => "bad_args",
             CallError::Refused(_) => "refused",
             CallError::TooLarge { .. } => "too_large",
             CallError::Unproven { code, .. } => code,
@@ -160,6 +163,11 @@ impl<'a> Args<'a> {
         }
         let len = start.len() - reader.rest().len();
         Ok(Some(Self { at_hand, map: start.get(..len).unwrap_or_default() }))
+    }
+
+    /// All arguments, as msgpack.
+    pub fn map(&self) -> &'a [u8] {
+        self.map
     }
 
     /// Any value; nil counts as absent.

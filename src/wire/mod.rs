@@ -1,7 +1,7 @@
 //! Conversion between bytes of sockets and files and the types of the model or of Python; unix socket listeners.
 
 pub mod call;
-pub mod der;
+pub mod filter;
 pub mod frame;
 pub mod json;
 pub mod msgpack;

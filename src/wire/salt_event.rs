@@ -353,6 +353,12 @@ fn entry_of<'a>(
     (entry, fingerprints(&entry, seen.answer))
 }
 
+/// The functions of a job with several functions, from a return or a load.
+pub fn funs_of(body: &[u8]) -> Vec<&str> {
+    let funs = msgpack::get(body, "fun").unwrap_or_default();
+    msgpack::elements(funs).filter_map(msgpack::as_text).collect()
+}
+
 /// The minion that sent an event, if the master added it. It does so when it fires a minion's whole message, after
 /// authenticating the minion. Lists of events in one message, and events of other programs, are fired without it.
 pub fn authenticated(data: &[u8]) -> Option<&str> {

@@ -65,6 +65,7 @@ targets! {
     sls_yaml: "../../fuzz/targets/sls_yaml.rs",
     sls_jinja: "../../fuzz/targets/sls_jinja.rs",
     fnmatch: "../../fuzz/targets/fnmatch.rs",
+    filter: "../../fuzz/targets/filter.rs",
 }
 
 fn number(variable: &str) -> Option<u64> {

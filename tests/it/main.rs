@@ -41,6 +41,9 @@ mod salt_codec;
 /// Queries of jobs: lists, one job, states, comparisons, watching.
 mod jobs;
 
+/// Consumers of the event stream, and `events tail`.
+mod consumers;
+
 /// Rights of calls, by uid.
 mod rights;
 

@@ -19,7 +19,7 @@ const NOBODY: u32 = 65534;
 const MASTER: u32 = 54_321;
 
 /// Calls that change retention or Salt's behaviour.
-const ADMIN: [&str; 7] = [
+const ADMIN: [&str; 8] = [
     "save_reg",
     "clean_old_jobs",
     "event_send",
@@ -27,10 +27,26 @@ const ADMIN: [&str; 7] = [
     "store_hold",
     "reactor_replay",
     "reactor_lease",
+    "consumer_pin",
 ];
 /// Calls that add history.
-const WRITE: [&str; 6] =
-    ["prep_jid", "save_load", "save_minions", "returner", "update_endtime", "event_return"];
+const WRITE: [&str; 15] = [
+    "prep_jid",
+    "save_load",
+    "save_minions",
+    "returner",
+    "update_endtime",
+    "event_return",
+    "consumer_create",
+    "consumer_next",
+    "consumer_ack",
+    "consumer_nack",
+    "consumer_release",
+    "consumer_seek",
+    "consumer_pause",
+    "consumer_resume",
+    "consumer_delete",
+];
 
 /// A connection of that user.
 fn client_of(uid: u32, socket: &Path) -> Client {

@@ -3,32 +3,21 @@
 //! Long answers are paged: by job in a list, by minion within a job. Filters are evaluated here.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
 
 use super::cache::load_with_minions;
 use super::lists::{Map, glob, limit, time};
-use super::{Ctx, failed};
+use super::poll::{Attempt, Poll};
+use super::{Caller, Ctx, failed, typed};
 use crate::api::query::{
-    Answer, Difference, Job, JobFilter, JobResult, ListedJob, PageLimits, StateRow, children, diff,
-    job_changes, jobs_before, parent, previous_run, row_load, state_rows,
+    Answer, Difference, Job, JobChanges, JobFilter, JobResult, ListedJob, PageLimits, StateRow, children,
+    diff, job_changes, jobs_before, parent, previous_run, row_load, state_rows,
 };
 use crate::base::clock::Micros;
-use crate::base::limits::{
-    LIST_BYTES_MAX, LIST_ROWS_MAX, PAGE_MINIONS, WATCH_GATHER, WATCH_WAIT_MAX, WATCHES_MAX,
-};
-use crate::base::shutdown::Drain;
+use crate::base::limits::{LIST_BYTES_MAX, LIST_ROWS_MAX, PAGE_MINIONS, WATCH_GATHER};
 use crate::model::{Glob, JidKey, SeqNo};
 use crate::store::JobSummary;
 use crate::wire::call::{Args, CallError};
 use crate::wire::msgpack::{self, Writer, as_text};
-
-/// Calls that wait for changes of a job.
-#[derive(Debug)]
-pub struct JobWatchers {
-    stopping: Drain,
-    waiting: AtomicUsize,
-}
 
 fn result(args: &Args<'_>) -> Result<Option<JobResult>, CallError> {
     let expected = "failed, succeeded, missing or changed";
@@ -422,52 +411,28 @@ fn difference_map(found: &Difference<'_>) -> Map {
     map
 }
 
-/// A waiting call; dropping it ends the wait.
-struct Waiting<'a>(&'a JobWatchers);
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::AcqRel);
-    }
+#[derive(serde::Deserialize)]
+struct WatchArgs {
+    from: Option<u64>,
+    wait_ms: Option<u64>,
 }
 
-impl JobWatchers {
-    /// Waits end when `stopping` is set.
-    pub fn until(stopping: Drain) -> Self {
-        Self { stopping, waiting: AtomicUsize::new(0) }
-    }
-
-    /// Registers a waiting call; `None` if too many wait already.
-    fn wait(&self) -> Option<Waiting<'_>> {
-        let waiting = Waiting(self);
-        (self.waiting.fetch_add(1, Ordering::AcqRel) < WATCHES_MAX).then_some(waiting)
-    }
-}
-
-pub(super) fn job_watch(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+pub(super) fn job_watch(_: &Ctx, args: &Args<'_>, _: Caller) -> Result<Poll, CallError> {
     let jid = args.required_id("jid")?;
-    let from = SeqNo(args.count("from")?.unwrap_or(0) as u64).max(SeqNo::FIRST);
-    let wait = Duration::from_millis(args.count("wait_ms")?.unwrap_or(0) as u64).min(WATCH_WAIT_MAX);
-    let deadline = Instant::now() + wait;
-    let mut found = job_changes(&ctx.store, &jid, from).map_err(failed)?;
-    let has_changes =
-        |found: &crate::api::query::JobChanges| found.job.is_some() || !found.steps.is_empty() || found.ended;
-    let waiting = if has_changes(&found) || wait.is_zero() { None } else { ctx.watches.wait() };
-    if waiting.is_some() {
-        while !has_changes(&found) && !ctx.watches.stopping.is_stopping() {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
-            // Woken by the next entry; the timeout checks for shutdown.
-            ctx.store.wait_for(found.next, left.min(crate::base::limits::STOP_CHECK));
-            if ctx.store.durable() > found.next {
-                // Limits how often a busy log is checked.
-                ctx.watches.stopping.wait(WATCH_GATHER);
-                found = job_changes(&ctx.store, &jid, found.next).map_err(failed)?;
-            }
+    let WatchArgs { from, wait_ms } = typed(args)?;
+    let mut from = SeqNo(from.unwrap_or(0)).max(SeqNo::FIRST);
+    Ok(Poll::new(wait_ms, WATCH_GATHER, move |ctx, is_last| {
+        let found = job_changes(&ctx.store, &jid, from).map_err(failed)?;
+        from = found.next;
+        let has_changes = found.job.is_some() || !found.steps.is_empty() || found.ended;
+        if has_changes || is_last {
+            return Ok(Attempt::Done(changes_answer(&found)));
         }
-    }
+        Ok(Attempt::After(from))
+    }))
+}
+
+fn changes_answer(found: &JobChanges) -> Vec<u8> {
     let mut map = Map::default();
     map.key("next").uint(found.next.0);
     map.key("ended").bool(found.ended);
@@ -510,5 +475,5 @@ pub(super) fn job_watch(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError
         one.data(step.value());
         one.write(list);
     }
-    Ok(map.into_bytes())
+    map.into_bytes()
 }

@@ -4,13 +4,14 @@ use std::path::Path;
 
 use serde_json::{Map as JsonMap, Value as Json, json};
 
-use super::{Ctx, document, failed};
+use super::consumers::FilterArgs;
+use super::{Ctx, document, failed, typed};
 use crate::base::clock::Micros;
 use crate::base::limits::{LIST_BYTES_MAX, LIST_ROWS_MAX};
 use crate::ingest::bus::BusMonitor;
 use crate::ingest::spool::Spool;
 use crate::model::{EventFilter, Flags, Glob, Kind, SeqNo};
-use crate::store::StoredEntry;
+use crate::store::{EventPage, StoredEntry};
 use crate::wire::call::{Args, CallError};
 use crate::wire::frame::Framing;
 use crate::wire::msgpack::{self, Reader, Writer};
@@ -93,26 +94,38 @@ pub(super) fn events_list(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallErr
     let limit = limit(args)?;
     // One more than requested shows whether more follow.
     let wanted = limit.saturating_add(1);
-    let mut events = ctx.store.events_before(&filter, before, wanted, LIST_BYTES_MAX).map_err(failed)?;
+    let select = typed::<FilterArgs>(args)?.filter()?;
+    let page = ctx.store.search_events(&filter, &select, before, wanted, LIST_BYTES_MAX).map_err(failed)?;
+    if let Some((seq, error)) = page.too_costly {
+        ctx.metrics.filters_too_costly.add(1);
+        return Err(CallError::Refused(format!("event {seq}: {error}")));
+    }
+    let EventPage { mut events, next, .. } = page;
     let bytes: usize = events.iter().map(|e| e.body.len() + e.tag.len()).sum();
     // The event that exceeds the byte limit is sent only if it is the first one.
     let keep = if bytes > LIST_BYTES_MAX { (events.len() - 1).clamp(1, limit.max(1)) } else { limit };
-    let more = events.len() > keep || bytes > LIST_BYTES_MAX;
+    let more = events.len() > keep || bytes > LIST_BYTES_MAX || next.is_some();
+    // Where the search ended, unless rows are left out here.
+    let next = next.filter(|_| events.len() <= keep);
     events.truncate(keep);
     if args.raw("newest_first").and_then(msgpack::as_bool) == Some(false) {
         events.reverse();
     }
     let mut w = Writer::new();
-    w.map(2).str("events").array(events.len());
+    w.map(if next.is_some() { 3 } else { 2 }).str("events").array(events.len());
     for event in &events {
-        write_event(&mut w, event);
+        write_event(ctx, &mut w, event);
     }
     w.str("more").bool(more);
+    if let Some(next) = next {
+        w.str("next").uint(next.0);
+    }
     Ok(w.into_bytes())
 }
 
-fn write_event(w: &mut Writer, event: &StoredEntry) {
+pub(super) fn write_event(ctx: &Ctx, w: &mut Writer, event: &StoredEntry) {
     let mut map = Map::default();
+    map.key("id").str(&ctx.store.event_id(event));
     map.key("seq").uint(event.seq.0);
     map.key("time").int(event.at.0);
     map.key("tag").str(&String::from_utf8_lossy(&event.tag));

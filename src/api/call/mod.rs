@@ -4,8 +4,10 @@
 //! durable. Calls do not wait for the disk; the socket does.
 
 mod cache;
+mod consumers;
 mod jobs;
 mod lists;
+mod poll;
 mod reactor;
 mod rights;
 mod send;
@@ -13,7 +15,7 @@ mod shadow;
 mod store;
 mod writes;
 
-pub use jobs::JobWatchers;
+pub use poll::Poll;
 pub use rights::{Caller, Rights};
 pub use store::prune_answer;
 pub(in crate::api) use writes::signed_return;
@@ -27,6 +29,7 @@ use serde_json::Value as Json;
 
 use super::https::HttpsMonitor;
 use crate::base::clock::{Clock, Micros};
+use crate::base::limits::{ARGS_BYTES_MAX, ARGS_DEPTH_MAX};
 use crate::base::metrics::Metrics;
 use crate::ingest::bus::BusMonitor;
 use crate::ingest::fire::Firer;
@@ -35,7 +38,7 @@ use crate::model::{FrameBatch, Right};
 use crate::reactor::run::engine::Handle;
 use crate::store::{Store, StoreError};
 use crate::wire::call::{Args, CallError};
-use crate::wire::json::plain_value;
+use crate::wire::json::{plain_value, to_json};
 use crate::wire::salt_codec::repaired;
 use crate::wire::unix_listener;
 
@@ -67,8 +70,6 @@ pub struct Ctx {
     pub reactor: Option<Handle>,
     /// The open ZeroMQ sockets.
     pub zeromq: Vec<unix_listener::SocketStats>,
-    /// Calls that wait for changes of a job.
-    pub watches: JobWatchers,
     /// Start time of the daemon.
     pub started: Micros,
     /// The state directory.
@@ -83,6 +84,8 @@ pub enum CallHandler {
     Read(ReadCall),
     /// Like [`CallHandler::Read`], with access to the caller's uid.
     Act(fn(&Ctx, &Args<'_>, Caller) -> Result<Vec<u8>, CallError>),
+    /// Answers when there is something new, or after a time.
+    Poll(PollCall),
     /// Adds entries to a batch; the answer is sent once they are durable.
     Write(WriteCall),
 }
@@ -94,22 +97,30 @@ impl CallHandler {
         let answer = match self {
             CallHandler::Read(run) => run(ctx, args)?,
             CallHandler::Act(run) => run(ctx, args, caller)?,
-            CallHandler::Write(_) => {
-                return Err(CallError::Internal("a writing call was run as a reading call".to_owned()));
+            CallHandler::Poll(_) | CallHandler::Write(_) => {
+                return Err(CallError::Internal("the call was run as a reading call".to_owned()));
             }
         };
-        match repaired(&answer) {
-            Ok(Cow::Borrowed(_)) => Ok(answer),
-            Ok(Cow::Owned(repaired)) => Ok(repaired),
-            Err(error) => {
-                tracing::error!(%error, "answer dropped: it contains a stored value that is not msgpack");
-                Err(CallError::Internal(format!(
-                    "the answer contains a stored value that is not msgpack: {error}"
-                )))
-            }
+        checked(answer)
+    }
+}
+
+/// Replaces values that Salt's codec cannot read.
+fn checked(answer: Vec<u8>) -> Result<Vec<u8>, CallError> {
+    match repaired(&answer) {
+        Ok(Cow::Borrowed(_)) => Ok(answer),
+        Ok(Cow::Owned(repaired)) => Ok(repaired),
+        Err(error) => {
+            tracing::error!(%error, "answer dropped: it contains a stored value that is not msgpack");
+            Err(CallError::Internal(format!(
+                "the answer contains a stored value that is not msgpack: {error}"
+            )))
         }
     }
 }
+
+/// The implementation of a call that waits.
+pub type PollCall = fn(&Ctx, &Args<'_>, Caller) -> Result<Poll, CallError>;
 
 /// The implementation of a writing call.
 pub type WriteCall = fn(&Ctx, &Args<'_>, &mut FrameBatch<'_>) -> Result<Vec<u8>, CallError>;
@@ -134,6 +145,10 @@ const fn read(name: &'static str, doc: &'static str, right: Right, run: ReadCall
 
 const fn write(name: &'static str, doc: &'static str, right: Right, run: WriteCall) -> Call {
     Call { name, doc, right, run: CallHandler::Write(run) }
+}
+
+const fn poll(name: &'static str, doc: &'static str, right: Right, run: PollCall) -> Call {
+    Call { name, doc, right, run: CallHandler::Poll(run) }
 }
 
 use Right::{Admin, Read, Write};
@@ -180,12 +195,41 @@ pub const CALLS: &[Call] = &[
     read("job_show", "Show one job with its returns", Read, jobs::job_show),
     read("job_states", "List the states of a job", Read, jobs::job_states),
     read("job_diff", "Compare two runs of a job", Read, jobs::job_diff),
-    read("job_watch", "Wait for changes of a job", Read, jobs::job_watch),
+    poll("job_watch", "Wait for changes of a job", Read, jobs::job_watch),
+    poll("events_follow", "Wait for events from a position on", Read, consumers::follow),
+    read("events_count", "Count events", Read, consumers::count),
+    read("consumers_list", "List consumers with their lag", Read, consumers::list),
+    read("consumer_create", "Create a consumer, or change its filter", Write, consumers::create),
+    poll("consumer_next", "Take the next events of a consumer", Write, consumers::next),
+    read("consumer_ack", "Acknowledge events of a consumer", Write, consumers::ack),
+    read("consumer_nack", "Report that events could not be processed", Write, consumers::nack),
+    read("consumer_release", "End the lease of a consumer", Write, consumers::release),
+    read("consumer_seek", "Move the cursor of a consumer", Write, consumers::seek),
+    read("consumer_pause", "Pause a consumer", Write, consumers::pause),
+    read("consumer_resume", "Resume a consumer", Write, consumers::resume),
+    read("consumer_delete", "Delete a consumer", Write, consumers::delete),
+    read("consumer_pin", "Keep unprocessed events of a consumer, or stop it", Admin, consumers::pin),
 ];
 
 /// Finds a call by name.
 pub fn find(name: &str) -> Option<&'static Call> {
     CALLS.iter().find(|call| call.name == name)
+}
+
+/// Reads the arguments of a call into a struct; nil counts as absent, and unknown keys are ignored.
+fn typed<T: serde::de::DeserializeOwned>(args: &Args<'_>) -> Result<T, CallError> {
+    let map = args.map();
+    if map.len() > ARGS_BYTES_MAX {
+        return Err(CallError::TooLarge { len: map.len(), max: ARGS_BYTES_MAX });
+    }
+    let value = rmpv::decode::read_value_with_max_depth(&mut &*map, ARGS_DEPTH_MAX)
+        .map_err(|error| CallError::Argument(format!("the arguments are malformed: {error}")))?;
+    let mut json = to_json(&value);
+    if let Some(fields) = json.as_object_mut() {
+        fields.retain(|_, value| !value.is_null());
+    }
+    serde_path_to_error::deserialize(json)
+        .map_err(|error| CallError::Argument(format!("argument `{}`: {}", error.path(), error.inner())))
 }
 
 /// Encodes an answer without stored values. Answers that embed such values are written directly: a document would not preserve

@@ -18,8 +18,7 @@ pub(super) fn stats(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
         "state_dir": ctx.state_dir.to_string_lossy(),
         "head": stats.head.0,
         "durable": stats.durable.0,
-        // Reserved: consumers have no cursors yet.
-        "checkpoint": null,
+        "checkpoint": ctx.store.lowest_cursor().map(|cursor| cursor.0),
         "space": {
             "state": space.room.name(), "free_bytes": space.free, "total_bytes": space.total,
             "low_bytes": space.low, "min_bytes": space.min,
@@ -79,6 +78,7 @@ pub fn prune_answer(all: &[PlannedDrop]) -> Json {
             DropOutcome::Dropped => json!({ "outcome": "dropped" }),
             DropOutcome::Held(jobs) => json!({ "held_jobs": jobs, "outcome": "held" }),
             DropOutcome::Register => json!({ "outcome": "register" }),
+            DropOutcome::Pinned(consumer) => json!({ "consumer": consumer, "outcome": "pinned" }),
             DropOutcome::Busy => json!({ "outcome": "busy" }),
             DropOutcome::Failed(error) => json!({ "error": error, "outcome": "failed" }),
         };
@@ -119,7 +119,7 @@ pub(super) fn holds(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
 }
 
 /// Converts a store error for the caller; a refusal keeps its message.
-fn refused(error: StoreError) -> CallError {
+pub(super) fn refused(error: StoreError) -> CallError {
     match error {
         StoreError::Refused(message) => CallError::Refused(message),
         other => failed(other),

@@ -14,7 +14,7 @@ use rustls::pki_types::pem::PemObject as _;
 
 use crate::base::limits::{HTTPS_KEYS_REMEMBERED, PEM_BYTES_MAX};
 use crate::config::salt_master::{FileIdentity, read_small};
-use crate::wire::der::rsa_public_key;
+use crate::wire::signed::der::rsa_public_key;
 
 /// Why no key is available.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

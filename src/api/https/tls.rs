@@ -14,8 +14,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use crate::base::clock::Micros;
 use crate::base::limits::PEM_BYTES_MAX;
 use crate::config::salt_master::{FileIdentity, read_small};
-use crate::wire::der;
-use crate::wire::signed::Digest;
+use crate::wire::signed::{Digest, der};
 
 /// A loaded certificate with its key.
 #[derive(Clone)]

@@ -1,4 +1,4 @@
-//! `saltcellar events`: lists archived events, and fires events onto Salt's bus.
+//! `saltcellar events`: lists, counts and follows archived events, and fires events onto Salt's bus.
 
 use std::io::Read as _;
 use std::path::PathBuf;
@@ -7,6 +7,8 @@ use anyhow::{Context, bail};
 use rmpv::Value;
 use serde_json::Value as Json;
 
+use super::filter::DataFilter;
+use super::tail;
 use crate::api::client::args;
 use crate::cli::ask::{ListCall, Order, Pages};
 use crate::cli::format::fields::Fields as _;
@@ -23,6 +25,12 @@ use crate::wire::json::to_json;
 pub(in crate::cli) enum Events {
     /// List the latest events, newest last
     List(Filter),
+    /// Follow events as they are stored
+    #[command(after_long_help = tail::EXAMPLES)]
+    Tail(tail::Args),
+    /// Count events
+    #[command(after_long_help = tail::COUNT_EXAMPLES)]
+    Count(tail::CountArgs),
     /// Fire an event onto Salt's bus
     Send(Send),
 }
@@ -77,6 +85,9 @@ pub(in crate::cli) struct Filter {
     minion: Option<String>,
     #[command(flatten)]
     #[serde(flatten)]
+    more: DataFilter,
+    #[command(flatten)]
+    #[serde(flatten)]
     when: TimeRange,
     /// Only events before this sequence number
     #[arg(long, value_name = "SEQ")]
@@ -95,6 +106,7 @@ Examples:
   saltcellar events list
   saltcellar events list --tag 'salt/job/*/ret/*' --since 10m
   saltcellar events list --minion web1 --data
+  saltcellar events list --fun 'state.*' --where 'data.retcode != 0'
   saltcellar events list --jid 20261121054728123456 --output json
   saltcellar events list --all --since 2026-11-21 --output jsonl | gzip > events.jsonl.gz";
 
@@ -104,6 +116,8 @@ const LIST_CALL: ListCall =
 pub(in crate::cli) fn run(global: &Global, events: Events) -> anyhow::Result<()> {
     match events {
         Events::List(filter) => list(global, filter),
+        Events::Tail(args) => tail::run(global, &args),
+        Events::Count(args) => tail::count(global, &args),
         Events::Send(event) => send(global, event),
     }
 }
@@ -184,7 +198,7 @@ fn list(global: &Global, mut filter: Filter) -> anyhow::Result<()> {
     })
 }
 
-fn row(event: &Json) -> Vec<String> {
+pub(super) fn row(event: &Json) -> Vec<String> {
     let [seq, tag, minion, fun] = ["seq", "tag", "minion", "fun"].map(|name| event.leaf(name));
     vec![seq, short(event.of("time")), tag, minion, fun]
 }

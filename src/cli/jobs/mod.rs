@@ -1,9 +1,12 @@
-//! `saltcellar jobs`: queries of the job cache; `saltcellar events` beside it.
+//! `saltcellar jobs`: queries of the job cache; `saltcellar events` and `saltcellar consumers` beside it.
 
+pub(super) mod consumers;
 mod diff;
 pub(super) mod events;
+mod filter;
 mod show;
 mod states;
+mod tail;
 mod watch;
 
 use anyhow::Context;

@@ -34,8 +34,6 @@ const KNOWN_WITHIN: Duration = Duration::from_secs(5);
 const ONE_WAIT: Duration = Duration::from_secs(10);
 /// Interval between two drawings of the status line, which shows seconds.
 const REDRAW: Duration = Duration::from_secs(1);
-/// Pause between calls if the daemon did not wait, because it limits the number of waiting calls.
-const PAUSE: Duration = Duration::from_millis(300);
 
 /// Flags of `jobs watch`.
 #[derive(clap::Args)]
@@ -96,12 +94,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         let wait = left.min(if out.width.is_some() { REDRAW } else { ONE_WAIT });
         let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(0);
         let call_args = json!({ "jid": args.jid, "from": from, "wait_ms": wait_ms });
-        let called = Instant::now();
         let update = ask::call(&mut client, "job_watch", call_args).context(operation)?;
-        let is_update = ["answers", "steps"].iter().any(|name| !update.list(name).is_empty());
-        if !is_update && called.elapsed() < PAUSE.min(wait) {
-            std::thread::sleep(PAUSE);
-        }
         from = update.of("next").as_u64().unwrap_or(from);
         if update.is("known") && !known {
             known = true;

@@ -20,7 +20,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use super::{permissions, reload, threads, watchdog, zeromq};
-use crate::api::call::{Ctx, JidMaker, JobWatchers, Rights};
+use crate::api::call::{Ctx, JidMaker, Rights};
 use crate::api::https;
 use crate::api::socket::serve;
 use crate::base::clock::{Clock, Micros};
@@ -44,8 +44,6 @@ use crate::wire::unix_listener::{Listener, ListenerSpec};
 struct Daemon {
     store: Store,
     drain: Drain,
-    /// Ends the waits of callers at shutdown.
-    waiting: Drain,
     stop: watch::Sender<bool>,
     runtime: tokio::runtime::Runtime,
     socket: tokio::task::JoinHandle<()>,
@@ -166,7 +164,6 @@ impl Daemon {
         let clean = Arc::new(move |batch| master_keys.clean_batch(batch));
         let reactor = ReactorService::start(config, &store, &intake, firer.clone(), clean, &clock, &metrics)?;
         let jids = JidMaker::after(newest_jid(&store, started).context("find the newest job")?);
-        let waiting = Drain::new();
         let ctx = Arc::new(Ctx {
             store: store.clone(),
             clock: clock.clone(),
@@ -181,7 +178,6 @@ impl Daemon {
             spools: config.spools.clone(),
             https: config.https.listen.map(|_| https::HttpsMonitor::default()),
             zeromq: zeromq.as_ref().map(zeromq::ZmqSockets::watches).unwrap_or_default(),
-            watches: JobWatchers::until(waiting.clone()),
             started,
             state_dir: config.state_dir.clone(),
             socket: config.socket.clone(),
@@ -205,7 +201,6 @@ impl Daemon {
         Ok(Self {
             store,
             drain,
-            waiting,
             stop,
             runtime,
             socket,
@@ -257,7 +252,6 @@ impl Daemon {
         if let Err(error) = timeout {
             tracing::warn!(%error, "cannot start the shutdown timer, shutdown may take arbitrarily long");
         }
-        self.waiting.stop();
         let _ = self.stop.send(true);
         let _ = self.runtime.block_on(self.socket);
         if let Some((runtime, served)) = self.https {
@@ -299,6 +293,7 @@ pub fn store_options(config: &Config, holder: String, clock: Clock) -> Options {
         limits: Limits {
             durability: store.durability,
             segment_bytes_max: store.segment_bytes_max,
+            pin_bytes_max: store.pin_bytes_max,
             ..Limits::DEFAULT
         },
         classes: Classes::new(&store.classes),

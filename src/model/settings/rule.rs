@@ -6,21 +6,45 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::limits::SAMPLE_MAX;
 use crate::model::word::{self, Word, words};
-use crate::model::{Entry, Glob};
+use crate::model::{Entry, Flags, Glob};
 
-/// A selection of entries: one glob of each non-empty list must match.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+/// A selection of entries: one item of each non-empty list must match.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+#[serde(expecting = "a mapping with any of `tag`, `fun`, `minion`, `retcode` and `class`")]
 pub struct Scope {
     /// For the tag of an event or a return.
+    #[serde(with = "word::some", skip_serializing_if = "Vec::is_empty")]
     pub tag: Vec<Glob>,
     /// For the function.
+    #[serde(with = "word::some", skip_serializing_if = "Vec::is_empty")]
     pub fun: Vec<Glob>,
     /// For the minion id.
+    #[serde(with = "word::some", skip_serializing_if = "Vec::is_empty")]
     pub minion: Vec<Glob>,
+    /// For the exit code of a return.
+    #[serde(with = "word::some", skip_serializing_if = "Vec::is_empty")]
+    pub retcode: Vec<RetcodePattern>,
+    /// For the retention class. [`Scope::matches`] ignores it: an entry has no class before it is stored.
+    #[serde(with = "word::some", skip_serializing_if = "Vec::is_empty")]
+    pub class: Vec<Glob>,
+}
+
+/// An exit code, or all other ones. Only returns with an exit code match.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RetcodePattern {
+    code: i64,
+    is_negated: bool,
+}
+
+impl RetcodePattern {
+    fn matches(self, entry: &Entry<'_>) -> bool {
+        entry.flags.has(Flags::RETCODE_KNOWN) && (entry.retcode == self.code) != self.is_negated
+    }
 }
 
 impl Scope {
-    /// Whether it contains an entry. `funs` returns the functions of a job with several.
+    /// Whether it contains an entry of any class. `funs` returns the functions of a job with several.
     pub fn matches<'a>(&self, entry: &Entry<'_>, funs: impl Fn() -> Vec<&'a str>) -> bool {
         let any = |globs: &[Glob], text: &str| globs.iter().any(|glob| glob.matches(text));
         let tag = self.tag.is_empty() || self.tag.iter().any(|glob| glob.matches_bytes(entry.tag));
@@ -30,7 +54,13 @@ impl Scope {
             "" => funs().into_iter().any(|fun| any(&self.fun, fun)),
             fun => any(&self.fun, fun),
         };
-        tag && minion() && fun()
+        let retcode = || self.retcode.is_empty() || self.retcode.iter().any(|code| code.matches(entry));
+        tag && minion() && fun() && retcode()
+    }
+
+    /// Whether it contains entries of the class.
+    pub fn allows_class(&self, class_name: &str) -> bool {
+        self.class.is_empty() || self.class.iter().any(|glob| glob.matches(class_name))
     }
 }
 
@@ -46,6 +76,12 @@ pub enum Action {
 }
 
 words! {
+    RetcodePattern: "an exit code, or ! and an exit code for all other ones, such as 1 or !0",
+        |text| {
+            let (is_negated, digits) = text.strip_prefix('!').map_or((false, text), |rest| (true, rest));
+            digits.parse().ok().map(|code| Self { code, is_negated })
+        },
+        |pattern| format!("{}{}", if pattern.is_negated { "!" } else { "" }, pattern.code);
     Action: "store, drop, or `sample N` with N from 2 to 1000000",
         |text| match text {
             "store" => Some(Self::Store),
@@ -86,7 +122,12 @@ pub struct FilterRule {
 impl FilterRule {
     /// The affected entries.
     pub fn scope(&self) -> Scope {
-        Scope { tag: self.tag.clone(), fun: self.fun.clone(), minion: self.minion.clone() }
+        Scope {
+            tag: self.tag.clone(),
+            fun: self.fun.clone(),
+            minion: self.minion.clone(),
+            ..Scope::default()
+        }
     }
 }
 
@@ -151,7 +192,12 @@ pub struct RedactRule {
 impl RedactRule {
     /// The affected entries.
     pub fn scope(&self) -> Scope {
-        Scope { tag: self.tag.clone(), fun: self.fun.clone(), minion: self.minion.clone() }
+        Scope {
+            tag: self.tag.clone(),
+            fun: self.fun.clone(),
+            minion: self.minion.clone(),
+            ..Scope::default()
+        }
     }
 }
 
@@ -221,7 +267,7 @@ impl Eq for Pattern {}
 mod tests {
     use super::*;
     use crate::base::clock::Micros;
-    use crate::model::{Flags, Kind, Source};
+    use crate::model::{Kind, Source};
 
     #[test]
     fn a_scope_needs_a_match_in_each_list() {
@@ -239,7 +285,7 @@ mod tests {
             body: b"",
         };
         let matches = |tag: &[&str], fun: &[&str], minion: &[&str], entry: &Entry<'_>| {
-            let scope = Scope { tag: globs(tag), fun: globs(fun), minion: globs(minion) };
+            let scope = Scope { tag: globs(tag), fun: globs(fun), minion: globs(minion), ..Scope::default() };
             scope.matches(entry, || vec!["cmd.run", "test.version"])
         };
         assert!(matches(&[], &[], &[], &entry));
@@ -249,6 +295,28 @@ mod tests {
         assert!(!matches(&[], &["cmd.*"], &[], &entry));
         let several = Entry { fun: "", ..entry };
         assert!(matches(&[], &["cmd.*"], &[], &several) && !matches(&[], &["state.*"], &[], &several));
+    }
+
+    #[test]
+    fn exit_codes_select_returns_that_have_one() {
+        let body = b"";
+        let ret = Entry {
+            flags: Flags::RETCODE_KNOWN,
+            retcode: 2,
+            ..Entry::new(Kind::Return, Source::Bus, Micros(0), body)
+        };
+        let matches = |text: &str, entry: &Entry<'_>| {
+            let retcode = vec![RetcodePattern::parse(text).unwrap()];
+            Scope { retcode, ..Scope::default() }.matches(entry, Vec::new)
+        };
+        assert!(matches("2", &ret) && matches("!0", &ret) && matches("!-1", &ret));
+        assert!(!matches("0", &ret) && !matches("!2", &ret));
+        let without = Entry { flags: Flags::default(), retcode: 0, ..ret };
+        assert!(!matches("0", &without) && !matches("!1", &without), "not a return with an exit code");
+        for text in ["", "!", "ok", "1.0", "! 1", "99999999999999999999"] {
+            assert_eq!(RetcodePattern::parse(text), None, "{text}");
+        }
+        assert_eq!(RetcodePattern::parse("!0").unwrap().show().unwrap(), "!0");
     }
 
     #[test]

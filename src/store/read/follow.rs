@@ -8,12 +8,16 @@
 //! Each stored event that retention has not dropped is delivered once, in the order of sequence numbers across all classes.
 
 use std::ops::{Deref, Range};
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
+use tokio::sync::Notify;
 
+use crate::base::clock::Micros;
+use crate::base::limits::{FOLLOW_LINGER, SCAN_BYTES_MAX};
 use crate::model::{Entry, Flags, Kind, SeqNo};
 use crate::store::error::StoreError;
 use crate::store::log::block::{BlockView, Rows};
@@ -21,6 +25,7 @@ use crate::store::read::{StoredEntry, stored};
 use crate::store::segment::Segment;
 use crate::store::write::class::Class;
 use crate::store::{Store, StoreInner};
+use crate::wire::filter::{EntryFilter, TooCostly};
 
 /// Wakes followers when the durable position advances. Without waiting followers it costs one atomic load.
 #[derive(Debug, Default)]
@@ -28,6 +33,10 @@ pub(in crate::store) struct DurableNotify {
     waiting: AtomicUsize,
     lock: Mutex<()>,
     advanced: Condvar,
+    /// Wakes tasks.
+    tasks: Notify,
+    /// When a follower last stopped waiting, in microseconds of the monotonic clock.
+    waited: AtomicU64,
 }
 
 impl DurableNotify {
@@ -38,6 +47,7 @@ impl DurableNotify {
         if self.has_waiting() {
             drop(self.lock.lock());
             self.advanced.notify_all();
+            self.tasks.notify_waiters();
         }
     }
 
@@ -46,11 +56,51 @@ impl DurableNotify {
     }
 
     fn wait(&self, timeout: Duration, is_there: impl Fn() -> bool) {
+        let _waiting = self.register();
+        self.advanced.wait_while_for(&mut self.lock.lock(), |()| !is_there(), timeout);
+    }
+
+    /// As [`DurableNotify::wait`], for a task and without a timeout.
+    async fn wait_in_task(&self, is_there: impl Fn() -> bool) {
+        let _waiting = self.register();
+        loop {
+            let mut advanced = pin!(self.tasks.notified());
+            // From here on a notification is not missed.
+            advanced.as_mut().enable();
+            if is_there() {
+                return;
+            }
+            advanced.await;
+        }
+    }
+
+    fn register(&self) -> Waiting<'_> {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         std::sync::atomic::fence(Ordering::SeqCst);
-        self.advanced.wait_while_for(&mut self.lock.lock(), |()| !is_there(), timeout);
-        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        Waiting(self)
     }
+}
+
+/// A registered waiter; dropping it ends the registration.
+struct Waiting<'a>(&'a DurableNotify);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Events that a filter selected.
+#[derive(Debug, Default)]
+pub struct Selected {
+    /// In the order of their sequence numbers.
+    pub events: Vec<StoredEntry>,
+    /// The position to continue from.
+    pub next: SeqNo,
+    /// Whether all durable entries were read.
+    pub is_end: bool,
+    /// The last event, if any, that the filter could not be evaluated for.
+    pub too_costly: Option<(SeqNo, TooCostly)>,
 }
 
 /// An event as delivered to a follower.
@@ -71,9 +121,90 @@ impl<'a> Deref for Followed<'a> {
 }
 
 impl Store {
-    /// Whether a follower waits for new entries.
+    /// Whether a follower waits for new entries, or did so recently.
     pub fn is_followed(&self) -> bool {
-        self.0.durable_notify.has_waiting()
+        let notify = &self.0.durable_notify;
+        let waited = Duration::from_micros(notify.waited.load(Ordering::Relaxed));
+        notify.has_waiting()
+            || !waited.is_zero() && self.0.clock.monotonic().saturating_sub(waited) < FOLLOW_LINGER
+    }
+
+    /// As [`Store::wait_for`], for a task and without a timeout. Dropping it ends the wait.
+    pub async fn durable_after(&self, seq: SeqNo) {
+        self.0.durable_notify.wait_in_task(|| self.durable() > seq).await;
+        let now = u64::try_from(self.0.clock.monotonic().as_micros()).unwrap_or(u64::MAX);
+        self.0.durable_notify.waited.store(now, Ordering::Relaxed);
+    }
+
+    /// The events on a bus from `from` on and before `upto` that the filter selects: until there are `events_max` of them or `bytes_max` bytes
+    /// of them, and at most what one read looks at ([`SCAN_BYTES_MAX`]).
+    pub fn select(
+        &self,
+        filter: &EntryFilter,
+        from: SeqNo,
+        upto: SeqNo,
+        events_max: usize,
+        bytes_max: usize,
+    ) -> Result<Selected, StoreError> {
+        let (mut found, mut bytes) = (Selected::default(), 0);
+        let upto = upto.min(self.durable());
+        // All entries, so that each counts as read.
+        let any = |_: Kind, _: Flags| true;
+        found.next = self.walk(from, upto, SCAN_BYTES_MAX, Keep::No, &any, |segment, rows, row| {
+            let body = match rows.body(row) {
+                Ok(body) => body,
+                Err(what) => return self.0.skip_unreadable(rows.seq(row), &what),
+            };
+            if !rows.flags(row).has(Flags::ON_BUS) {
+                return body.len();
+            }
+            let (seq, tag) = (rows.seq(row), rows.tag(row));
+            let len = tag.len() + body.len();
+            match filter.matches(&rows.entry(row, &tag, &rows.jid(row), body), &segment.class_name) {
+                Ok(false) => return len,
+                Err(error) => {
+                    found.too_costly = Some((seq, error));
+                    return SCAN_BYTES_MAX;
+                }
+                Ok(true) => {}
+            }
+            match stored(segment, rows, row, true) {
+                Ok(entry) => found.events.push(entry),
+                Err(error) => return self.0.skip_unreadable(seq, &error.to_string()),
+            }
+            bytes += len;
+            if found.events.len() >= events_max || bytes >= bytes_max { SCAN_BYTES_MAX } else { len }
+        })?;
+        found.is_end = found.next >= upto;
+        Ok(found)
+    }
+
+    /// The first entry that arrived at or after `at`; the end of the log without one.
+    pub fn first_since(&self, at: Micros) -> Result<SeqNo, StoreError> {
+        let mut first = self.durable();
+        for class in self.0.classes.all() {
+            for segment in self.0.segments(class) {
+                let totals = segment.totals();
+                if totals.entries == 0 || totals.at_max < at {
+                    continue;
+                }
+                if totals.first_seq >= first {
+                    break;
+                }
+                let block = {
+                    let ready = self.0.ready(&segment)?;
+                    ready.blocks().metas().iter().position(|meta| meta.at_max >= at)
+                };
+                let Some(block) = block.and_then(|n| u32::try_from(n).ok()) else { continue };
+                let Some(view) = self.0.head(&segment, block)? else { continue };
+                let rows = view.rows();
+                if let Some(row) = (0..rows.len()).find(|row| rows.at(*row) >= at) {
+                    first = first.min(rows.seq(row));
+                    break;
+                }
+            }
+        }
+        Ok(first)
     }
 
     /// Waits until the entry `seq` is durable, at most for `timeout`.

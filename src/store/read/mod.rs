@@ -5,6 +5,7 @@
 //! missed. Every read that misses the cache verifies checksums.
 
 pub mod cache;
+pub mod consumer;
 pub(in crate::store) mod follow;
 pub mod job_summary;
 pub mod pattern;
@@ -21,10 +22,12 @@ use super::index::latest::BUS_ONLY;
 use super::index::{EntryPosition, LatestJob, Totals};
 use super::segment::Segment;
 use crate::base::clock::Micros;
-use crate::model::{EventFilter, Flags, JidKey, Kind, SeqNo, Source};
+use crate::base::limits::SCAN_BYTES_MAX;
+use crate::model::{Entry, EventFilter, Flags, JidKey, Kind, SeqNo, Source};
 use crate::store::log::block;
 use crate::store::read::job_summary::JobSummary;
 use crate::store::read::scan::{Backwards, Search};
+use crate::wire::filter::{EntryFilter, TooCostly};
 
 /// An entry read from the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,6 +54,35 @@ pub struct StoredEntry {
     pub retcode: i64,
     /// Body, byte for byte as received.
     pub body: Vec<u8>,
+}
+
+impl StoredEntry {
+    /// Borrows the entry.
+    pub fn as_entry(&self) -> Entry<'_> {
+        Entry {
+            kind: self.kind,
+            source: self.source,
+            flags: self.flags,
+            at: self.at,
+            tag: &self.tag,
+            jid: &self.jid,
+            minion: &self.minion,
+            fun: &self.fun,
+            retcode: self.retcode,
+            body: &self.body,
+        }
+    }
+}
+
+/// Events found by a search backwards.
+#[derive(Debug, Default)]
+pub struct EventPage {
+    /// The latest first.
+    pub events: Vec<StoredEntry>,
+    /// The search ended here before it had `limit` events: it had looked at [`SCAN_BYTES_MAX`] bytes of others.
+    pub next: Option<SeqNo>,
+    /// The last event, if any, that the filter could not be evaluated for.
+    pub too_costly: Option<(SeqNo, TooCostly)>,
 }
 
 /// A segment, and the positions of a job's entries in it.
@@ -191,6 +223,7 @@ impl Store {
         &self,
         jid: &str,
         filter: &EventFilter,
+        select: &EntryFilter,
         before: SeqNo,
         limit: usize,
         bytes_max: usize,
@@ -198,7 +231,14 @@ impl Store {
         let mut found = Vec::new();
         let positions = self.job_places(jid)?;
         for of_class in positions.chunk_by(|(a, _), (b, _)| a.class == b.class) {
-            found.extend(self.class_events_before(of_class, jid, filter, before, limit, bytes_max)?);
+            found.extend(self.class_events_before(
+                of_class,
+                jid,
+                (filter, select),
+                before,
+                limit,
+                bytes_max,
+            )?);
         }
         // Each class returned its latest entries, so their union contains the latest overall.
         found.sort_unstable_by_key(|entry| std::cmp::Reverse(entry.seq));
@@ -215,7 +255,7 @@ impl Store {
         &self,
         positions: &[EntriesIn],
         jid: &str,
-        filter: &EventFilter,
+        (filter, select): (&EventFilter, &EntryFilter),
         before: SeqNo,
         limit: usize,
         bytes_max: usize,
@@ -236,8 +276,11 @@ impl Store {
                     && rows.jid(at) == jid;
                 if passes {
                     let entry = stored(segment, rows, at, true)?;
-                    bytes += entry.body.len();
-                    found.push(entry);
+                    // An event for which the filter takes too long does not match.
+                    if select.matches(&entry.as_entry(), &segment.class_name) == Ok(true) {
+                        bytes += entry.body.len();
+                        found.push(entry);
+                    }
                 }
             }
         }
@@ -375,15 +418,32 @@ impl Store {
         limit: usize,
         bytes_max: usize,
     ) -> Result<Vec<StoredEntry>, StoreError> {
-        if let Some(jid) = &filter.jid {
-            return self.job_events_before(jid, filter, before, limit, bytes_max);
-        }
+        let page = self.search_events(filter, &EntryFilter::default(), before, limit, bytes_max)?;
+        Ok(page.events)
+    }
+
+    /// As [`Store::events_before`], for events that pass `select`, too.
+    pub fn search_events(
+        &self,
+        filter: &EventFilter,
+        select: &EntryFilter,
+        before: SeqNo,
+        limit: usize,
+        bytes_max: usize,
+    ) -> Result<EventPage, StoreError> {
+        let mut page = EventPage::default();
         let mut search = Search::new(filter, before);
+        if let Some(jid) = &filter.jid {
+            page.events = self.job_events_before(jid, filter, select, before, limit, bytes_max)?;
+            return Ok(page);
+        }
         let mut walks: Vec<Backwards<'_>> =
             self.0.classes.all().map(|class| Backwards::new(&self.0, class)).collect();
-        let mut found = Vec::new();
-        let mut bytes = 0;
-        while found.len() < limit && bytes <= bytes_max {
+        let (mut bytes, mut others) = (0, 0);
+        while page.events.len() < limit && bytes <= bytes_max {
+            if others > SCAN_BYTES_MAX {
+                return Ok(page);
+            }
             // Merge: continue with the class whose next event is the latest.
             let mut best: Option<(SeqNo, usize)> = None;
             for (n, walk) in walks.iter_mut().enumerate() {
@@ -394,12 +454,26 @@ impl Store {
                 }
             }
             let Some(walk) = best.and_then(|(_, n)| walks.get_mut(n)) else { break };
-            if let Some(entry) = walk.take()? {
-                bytes += entry.body.len() + entry.tag.len();
-                found.push(entry);
+            let Some((entry, class_name)) = walk.take()? else { continue };
+            let len = entry.body.len() + entry.tag.len();
+            let passes = match select.matches(&entry.as_entry(), &class_name) {
+                Ok(passes) => passes,
+                Err(error) => {
+                    page.too_costly = Some((entry.seq, error));
+                    false
+                }
+            };
+            if passes {
+                bytes += len;
+                page.events.push(entry);
+            } else {
+                others += len;
+                page.next = Some(entry.seq);
             }
         }
-        Ok(found)
+        // The search has ended for another reason.
+        page.next = None;
+        Ok(page)
     }
 
     /// Totals per class.

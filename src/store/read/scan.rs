@@ -269,8 +269,8 @@ impl<'a> Backwards<'a> {
         )?
     }
 
-    /// The entry found by [`Backwards::peek`]; `None` if its block has become unreadable.
-    pub(in crate::store) fn take(&mut self) -> Result<Option<StoredEntry>, StoreError> {
+    /// The entry found by [`Backwards::peek`], with its class; `None` if its block has become unreadable.
+    pub(in crate::store) fn take(&mut self) -> Result<Option<(StoredEntry, Arc<str>)>, StoreError> {
         let (Some((segment, number)), Some((_, at))) = (&self.block, self.passing.pop()) else {
             return Ok(None);
         };
@@ -281,6 +281,6 @@ impl<'a> Backwards<'a> {
             self.passing.clear();
             return Ok(None);
         };
-        stored(segment, view.rows(), at, true).map(Some)
+        Ok(Some((stored(segment, view.rows(), at, true)?, segment.class_name.clone())))
     }
 }

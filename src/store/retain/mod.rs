@@ -11,7 +11,7 @@
 //!   its oldest segment; `events` and then `jobs` come last unless the list places them elsewhere
 //!
 //! Never dropped: the active segment, the segment with the last saved register of Thorium, and a segment with entries of a
-//! held job, which stays whole and is reported. A job with entries in several segments remains visible until the last of
+//! held job, which stays whole and is reported. A pinned consumer keeps what it has not processed, up to a limit and except for space. A job with entries in several segments remains visible until the last of
 //! them is dropped.
 //!
 //! Each `clean_old_jobs` of Salt carries `keep_jobs_seconds`. Two masters that share a store may send different values:
@@ -79,6 +79,8 @@ pub enum DropOutcome {
     Held(usize),
     /// Kept: it has the last saved register of Thorium.
     Register,
+    /// Kept: this pinned consumer has not processed it.
+    Pinned(String),
     /// Kept for now: another thread works on it.
     Busy,
     /// Kept because of an error.
@@ -328,6 +330,7 @@ impl StoreInner {
             }
             plan.push(planned);
         }
+        self.limit_pins(&mut plan);
         Ok(plan)
     }
 
@@ -338,16 +341,41 @@ impl StoreInner {
         reason: Reason,
     ) -> Result<(Arc<Segment>, PlannedDrop), StoreError> {
         let held = self.held_in(&segment)?;
+        let pinned = || {
+            // A full disk would stop all consumers.
+            let last = (reason != Reason::Space).then(|| segment.totals().last_seq)?;
+            self.consumers.pinned(&segment.class_name, last)
+        };
         let outcome = if held > 0 {
             DropOutcome::Held(held)
         } else if self.has_newest_register(&segment) {
             DropOutcome::Register
+        } else if let Some(consumer) = pinned() {
+            DropOutcome::Pinned(consumer)
         } else {
             DropOutcome::Planned
         };
         let class = segment.class_name.clone();
         let planned = PlannedDrop { class, segment: segment.first_seq, segment_usage, reason, outcome };
         Ok((segment, planned))
+    }
+
+    /// Gives up the oldest of the segments that pinned consumers keep, beyond the limit of bytes.
+    fn limit_pins(&self, plan: &mut [(Arc<Segment>, PlannedDrop)]) {
+        let mut kept: u64 = 0;
+        for (_, planned) in plan.iter_mut().rev() {
+            if matches!(planned.outcome, DropOutcome::Pinned(_)) {
+                kept = kept.saturating_add(planned.segment_usage.disk_bytes);
+                if kept > self.pin_bytes_max {
+                    planned.outcome = DropOutcome::Planned;
+                }
+            }
+        }
+    }
+
+    /// Held during a round: decisions about segments that must not change meanwhile.
+    pub(super) fn retention_round(&self) -> parking_lot::MutexGuard<'_, ()> {
+        self.retention.round.lock()
     }
 
     /// Carries out the plan of one class.
@@ -359,7 +387,10 @@ impl StoreInner {
                 break;
             }
             if planned.outcome == DropOutcome::Planned {
-                planned.outcome = match self.drop_segment(&segment) {
+                let noted = self.note_lost(&segment);
+                let dropped = self.drop_segment(&segment);
+                self.settle_lost(noted, matches!(dropped, Ok(Some(_))));
+                planned.outcome = match dropped {
                     Ok(Some(dropped)) => {
                         trash.push(dropped);
                         DropOutcome::Dropped
@@ -455,7 +486,11 @@ impl StoreInner {
                     metrics.drops_failed.add(1);
                     tracing::error!(class = %planned.class, segment = planned.segment.0, %error, "cannot drop a segment");
                 }
-                DropOutcome::Planned | DropOutcome::Held(_) | DropOutcome::Register | DropOutcome::Busy => {}
+                DropOutcome::Planned
+                | DropOutcome::Held(_)
+                | DropOutcome::Register
+                | DropOutcome::Pinned(_)
+                | DropOutcome::Busy => {}
             }
         }
         for ((class, reason), (segments, entries, bytes)) in dropped {
@@ -523,7 +558,7 @@ impl Store {
     /// Exempts a job from retention. Durable on return.
     pub fn hold(&self, jid: &str, reason: &str) -> Result<Hold, StoreError> {
         // Wait for the end of a round, which may have decided about the job's segments.
-        let _one = self.0.retention.round.lock();
+        let _one = self.0.retention_round();
         self.0.holds.hold(jid, reason, self.0.clock.now())
     }
 

@@ -7,7 +7,7 @@ mod duplicates;
 mod following;
 mod invariants;
 mod last_jobs;
-mod retention;
+pub(super) mod retention;
 mod sealing;
 mod simulation;
 mod written;

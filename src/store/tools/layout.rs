@@ -14,7 +14,7 @@ use crate::store::vfs::open_to_read;
 use crate::store::{StoreError, format};
 
 /// Files in a state directory that are copied whole: neither derived from the log nor part of it.
-pub const SMALL_FILES: [&str; 2] = ["FORMAT", "HOLDS"];
+pub const SMALL_FILES: [&str; 3] = ["FORMAT", "HOLDS", "CONSUMERS"];
 
 /// A segment on disk.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -194,6 +194,7 @@ pub fn foreign(dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
             "LOCK",
             "SEQUENCE",
             "HOLDS",
+            "CONSUMERS",
             "REACTOR",
             "CLOCK",
             "state",

@@ -372,6 +372,23 @@ pub(super) fn sls_yaml() -> Vec<Vec<u8>> {
 }
 
 /// Templates rendered by Salt, some of each kind, and event data for a few of them.
+pub(super) fn filter() -> Vec<Vec<u8>> {
+    let conditions = [
+        r#"data.retcode != 0 and data.fun is startingwith("state.")"#,
+        r#"data["id"]|lower in ["web1", 'db1', none] or not (tag is matching("salt/*[0-9]"))"#,
+        "1 < data.load <= 2.5e3 and data.fun_args[-1].test is true",
+        "(data.a if data.b else data.c|default(-7))|length == 3 and data is mapping",
+        "data.x is not defined and tag is endingwith('/ret')\n  and 'a' not in data.list",
+    ];
+    let bodies = bodies();
+    let mut seeds: Vec<Vec<u8>> = conditions.iter().map(|text| text.as_bytes().to_vec()).collect();
+    for (condition, body) in conditions.iter().cycle().zip(bodies.iter().step_by(3)) {
+        let data = split(body).map_or(&[][..], |(_, data)| data);
+        seeds.push([condition.as_bytes(), b"\xff", data].concat());
+    }
+    seeds
+}
+
 pub(super) fn sls_jinja() -> Vec<Vec<u8>> {
     let lines = fs::read_to_string(data_dir().join("jinja-3008.3.jsonl")).unwrap();
     let templates = lines.lines().skip(1).step_by(5).map(|line| {

@@ -6,6 +6,8 @@
 //! All signed data precedes the payload and includes the payload's length and hash, so a signature is
 //! verified before any of the payload is accepted.
 
+pub mod der;
+
 use crate::base::clock::Micros;
 
 /// The first bytes of an envelope, before its version.

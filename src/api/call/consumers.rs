@@ -1,0 +1,319 @@
+//! Calls of consumers, and those that read events forwards.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::{Value as Json, json};
+
+use super::lists::write_event;
+use super::poll::{Attempt, Poll};
+use super::store::refused;
+use super::{Caller, Ctx, document, failed, typed};
+use crate::base::clock::Micros;
+use crate::base::limits::{
+    CONSUMER_BATCH_BYTES, CONSUMER_BATCH_EVENTS, CONSUMER_LEASE, FOLLOW_GATHER, LIST_BYTES_MAX, LIST_ROWS_MAX,
+};
+use crate::model::SeqNo;
+use crate::store::{BatchLimits, ConsumerStatus, Start, StoredEntry};
+use crate::wire::call::{Args, CallError};
+use crate::wire::filter::{Condition, EntryFilter};
+use crate::wire::msgpack::Writer;
+
+/// A position in the log; without any field, the caller's default.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct StartArgs {
+    to: Option<String>,
+    time: Option<i64>,
+    seq: Option<u64>,
+}
+
+impl StartArgs {
+    fn start(&self) -> Result<Option<Start>, CallError> {
+        let given = [self.to.is_some(), self.time.is_some(), self.seq.is_some()];
+        if given.iter().filter(|given| **given).count() > 1 {
+            return Err(CallError::Argument("give only one of `to`, `time` and `seq`".to_owned()));
+        }
+        Ok(match (self.to.as_deref(), self.time, self.seq) {
+            (Some("oldest"), ..) => Some(Start::Oldest),
+            (Some("newest"), ..) => Some(Start::Newest),
+            (Some(_), ..) => return Err(CallError::BadArgs { key: "to", expected: "oldest or newest" }),
+            (None, Some(time), _) => Some(Start::Time(Micros(time))),
+            (None, None, Some(seq)) => Some(Start::Seq(SeqNo(seq))),
+            (None, None, None) => None,
+        })
+    }
+}
+
+#[derive(Deserialize)]
+struct NameArgs {
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct CreateArgs {
+    name: String,
+    #[serde(flatten)]
+    filter: FilterArgs,
+    #[serde(flatten)]
+    start: StartArgs,
+}
+
+/// The filter among other arguments.
+#[derive(Deserialize, Default)]
+pub(super) struct FilterArgs {
+    #[serde(default, rename = "match")]
+    scopes: Json,
+    #[serde(default, rename = "where")]
+    condition: Json,
+}
+
+impl FilterArgs {
+    pub(super) fn filter(self) -> Result<EntryFilter, CallError> {
+        let mut filter = serde_json::Map::new();
+        for (key, value) in [("match", self.scopes), ("where", self.condition)] {
+            if !value.is_null() {
+                filter.insert(key.to_owned(), value);
+            }
+        }
+        serde_path_to_error::deserialize(Json::Object(filter))
+            .map_err(|error| CallError::Argument(format!("argument `{}`: {}", error.path(), error.inner())))
+    }
+}
+
+#[derive(Deserialize)]
+struct NextArgs {
+    name: String,
+    holder: String,
+    limit: Option<usize>,
+    bytes: Option<usize>,
+    lease_s: Option<u64>,
+    wait_ms: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct AckArgs {
+    name: String,
+    holder: String,
+    seq: u64,
+}
+
+#[derive(Deserialize)]
+struct NackArgs {
+    name: String,
+    holder: String,
+    error: String,
+}
+
+#[derive(Deserialize)]
+struct HolderArgs {
+    name: String,
+    holder: String,
+}
+
+#[derive(Deserialize)]
+struct SeekArgs {
+    name: String,
+    #[serde(flatten)]
+    start: StartArgs,
+}
+
+#[derive(Deserialize)]
+struct PinArgs {
+    name: String,
+    #[serde(default)]
+    release: bool,
+}
+
+#[derive(Deserialize)]
+struct FollowArgs {
+    #[serde(flatten)]
+    filter: FilterArgs,
+    #[serde(flatten)]
+    start: StartArgs,
+    limit: Option<usize>,
+    wait_ms: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct CountArgs {
+    #[serde(flatten)]
+    filter: FilterArgs,
+    since: Option<i64>,
+    until: Option<i64>,
+    from: Option<u64>,
+}
+
+fn row(status: &ConsumerStatus) -> Json {
+    let record = &status.record;
+    let lost = record
+        .lost
+        .map(|lost| json!({ "first": lost.first.0, "last": lost.last.0, "entries": lost.entries }));
+    let error = record.error.as_ref().map(|error| json!({ "time": error.at.0, "message": error.message }));
+    let lease = status.lease.as_ref();
+    json!({
+        "name": record.name,
+        "time": record.created.0,
+        "match": record.filter.scopes,
+        "where": record.filter.condition.as_ref().map(Condition::as_str),
+        "cursor": record.cursor.0,
+        "lag_entries": status.lag_entries,
+        "lag_s": status.lag.as_secs(),
+        "paused": record.paused,
+        "pin": record.pin,
+        "lost": lost,
+        "error": error,
+        "holder": lease.map(|(holder, _)| holder),
+        "lease_s": lease.map(|(_, left)| left.as_secs()),
+    })
+}
+
+pub(super) fn list(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+    let mut consumers = ctx.store.consumers().map_err(failed)?;
+    if let Some(name) = args.text("name")? {
+        consumers.retain(|status| status.record.name == name);
+        if consumers.is_empty() {
+            return Err(CallError::Refused(format!("consumer {name:?} does not exist")));
+        }
+    }
+    document(json!({ "consumers": consumers.iter().map(row).collect::<Json>() }))
+}
+
+pub(super) fn create(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+    let CreateArgs { name, filter, start } = typed(args)?;
+    let start = start.start()?.unwrap_or(Start::Newest);
+    let record = ctx.store.create_consumer(&name, filter.filter()?, start).map_err(refused)?;
+    document(json!({ "name": record.name, "cursor": record.cursor.0 }))
+}
+
+pub(super) fn next(_: &Ctx, args: &Args<'_>, _: Caller) -> Result<Poll, CallError> {
+    let NextArgs { name, holder, limit, bytes, lease_s, wait_ms } = typed(args)?;
+    let limits = BatchLimits {
+        events: limit.unwrap_or(CONSUMER_BATCH_EVENTS).clamp(1, LIST_ROWS_MAX),
+        bytes: bytes.unwrap_or(CONSUMER_BATCH_BYTES).clamp(1, LIST_BYTES_MAX),
+    };
+    let wait = Duration::from_millis(wait_ms.unwrap_or(0));
+    // The holder keeps the consumer while it waits.
+    let lease = lease_s.map_or(CONSUMER_LEASE, Duration::from_secs).saturating_add(wait);
+    Ok(Poll::new(wait_ms, FOLLOW_GATHER, move |ctx, is_last| {
+        let batch = ctx.store.next_batch(&name, &holder, lease, limits).map_err(refused)?;
+        if batch.events.is_empty() && !is_last {
+            return Ok(match (batch.paused, batch.is_end) {
+                (true, _) => Attempt::Idle,
+                (false, true) => Attempt::After(batch.next),
+                (false, false) => Attempt::Again,
+            });
+        }
+        let mut w = Writer::new();
+        w.map(4);
+        write_events(ctx, &mut w, &batch.events);
+        w.str("next").uint(batch.next.0).str("more").bool(!batch.is_end && !batch.paused);
+        w.str("paused").bool(batch.paused);
+        Ok(Attempt::Done(w.into_bytes()))
+    }))
+}
+
+fn write_events(ctx: &Ctx, w: &mut Writer, events: &[StoredEntry]) {
+    w.str("events").array(events.len());
+    for event in events {
+        write_event(ctx, w, event);
+    }
+}
+
+pub(super) fn ack(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+    let AckArgs { name, holder, seq } = typed(args)?;
+    let record = ctx.store.ack(&name, &holder, SeqNo(seq)).map_err(refused)?;
+    document(json!({ "cursor": record.cursor.0 }))
+}
+
+pub(super) fn nack(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+    let NackArgs { name, holder, error } = typed(args)?;
+    let record = ctx.store.nack(&name, &holder, &error).map_err(refused)?;
+    document(json!({ "cursor": record.cursor.0 }))
+}
+
+pub(super) fn release(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+    let HolderArgs { name, holder } = typed(args)?;
+    ctx.store.release_consumer(&name, &holder).map_err(refused)?;
+    document(Json::Null)
+}
+
+pub(super) fn seek(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+    let SeekArgs { name, start } = typed(args)?;
+    let Some(start) = start.start()? else {
+        return Err(CallError::Argument("give one of `to`, `time` and `seq`".to_owned()));
+    };
+    let record = ctx.store.seek_consumer(&name, start).map_err(refused)?;
+    document(json!({ "name": record.name, "cursor": record.cursor.0 }))
+}
+
+fn set_paused(ctx: &Ctx, args: &Args<'_>, paused: bool) -> Result<Vec<u8>, CallError> {
+    let NameArgs { name } = typed(args)?;
+    let record = ctx.store.pause_consumer(&name, paused).map_err(refused)?;
+    document(json!({ "name": record.name, "paused": record.paused }))
+}
+
+pub(super) fn pause(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+    set_paused(ctx, args, true)
+}
+
+pub(super) fn resume(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+    set_paused(ctx, args, false)
+}
+
+pub(super) fn pin(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+    let PinArgs { name, release } = typed(args)?;
+    let record = ctx.store.pin_consumer(&name, !release).map_err(refused)?;
+    document(json!({ "name": record.name, "pin": record.pin }))
+}
+
+pub(super) fn delete(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+    let NameArgs { name } = typed(args)?;
+    document(ctx.store.delete_consumer(&name).map_err(refused)?.into())
+}
+
+pub(super) fn follow(ctx: &Ctx, args: &Args<'_>, _: Caller) -> Result<Poll, CallError> {
+    let FollowArgs { filter, start, limit, wait_ms } = typed(args)?;
+    let filter = filter.filter()?;
+    let mut from = ctx.store.position(start.start()?.unwrap_or(Start::Newest)).map_err(failed)?;
+    let limit = limit.unwrap_or(CONSUMER_BATCH_EVENTS).clamp(1, LIST_ROWS_MAX);
+    Ok(Poll::new(wait_ms, FOLLOW_GATHER, move |ctx, is_last| {
+        let store = &ctx.store;
+        let found = store.select(&filter, from, store.durable(), limit, LIST_BYTES_MAX).map_err(failed)?;
+        from = found.next;
+        if let Some((seq, error)) = found.too_costly {
+            ctx.metrics.filters_too_costly.add(1);
+            return Err(CallError::Refused(format!("event {seq}: {error}")));
+        }
+        if found.events.is_empty() && !is_last {
+            return Ok(if found.is_end { Attempt::After(from) } else { Attempt::Again });
+        }
+        let mut w = Writer::new();
+        w.map(3);
+        write_events(ctx, &mut w, &found.events);
+        w.str("next").uint(from.0).str("more").bool(!found.is_end);
+        Ok(Attempt::Done(w.into_bytes()))
+    }))
+}
+
+pub(super) fn count(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+    let CountArgs { filter, since, until, from } = typed(args)?;
+    let filter = filter.filter()?;
+    let start = match (from, since) {
+        (Some(seq), _) => Start::Seq(SeqNo(seq)),
+        (None, Some(time)) => Start::Time(Micros(time)),
+        (None, None) => Start::Oldest,
+    };
+    let from = ctx.store.position(start).map_err(failed)?;
+    let found =
+        ctx.store.select(&filter, from, ctx.store.durable(), usize::MAX, LIST_BYTES_MAX).map_err(failed)?;
+    if let Some((seq, error)) = found.too_costly {
+        ctx.metrics.filters_too_costly.add(1);
+        return Err(CallError::Refused(format!("event {seq}: {error}")));
+    }
+    let in_time = |event: &&StoredEntry| {
+        since.is_none_or(|since| event.at.0 >= since) && until.is_none_or(|until| event.at.0 < until)
+    };
+    let next = (!found.is_end).then_some(found.next.0);
+    document(json!({ "count": found.events.iter().filter(in_time).count(), "next": next }))
+}

@@ -1,0 +1,91 @@
+//! Calls that answer when there is something new, or after a time. They occupy no thread while they wait.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::{Ctx, checked};
+use crate::base::limits::POLL_WAIT_MAX;
+use crate::model::SeqNo;
+use crate::wire::call::CallError;
+
+/// The result of one attempt.
+pub(super) enum Attempt {
+    /// The answer.
+    Done(Vec<u8>),
+    /// Nothing yet, but the log has more.
+    Again,
+    /// Nothing yet: attempt it again when the entry with this number is durable.
+    After(SeqNo),
+    /// Nothing, for a reason that an administrator ends.
+    Idle,
+}
+
+/// Pause between two attempts of a call that is idle.
+const IDLE_PAUSE: Duration = Duration::from_millis(500);
+
+/// Makes one attempt, which does not wait. The flag is set for the last one, which must return [`Attempt::Done`].
+type MakeAttempt = Box<dyn FnMut(&Ctx, bool) -> Result<Attempt, CallError> + Send>;
+
+/// A polling call with its arguments.
+pub struct Poll {
+    wait: Duration,
+    gather: Duration,
+    attempt: MakeAttempt,
+}
+
+impl Poll {
+    /// A call that waits at most for `wait_ms`, and for `gather` after the first news.
+    pub(super) fn new(
+        wait_ms: Option<u64>,
+        gather: Duration,
+        attempt: impl FnMut(&Ctx, bool) -> Result<Attempt, CallError> + Send + 'static,
+    ) -> Self {
+        let wait = Duration::from_millis(wait_ms.unwrap_or(0)).min(POLL_WAIT_MAX);
+        Self { wait, gather, attempt: Box::new(attempt) }
+    }
+
+    /// Attempts the call until it has an answer. After the wait, or when `stop` turns true, the next attempt is the last one.
+    pub(in crate::api) async fn run(
+        self,
+        ctx: Arc<Ctx>,
+        mut stop: watch::Receiver<bool>,
+    ) -> Result<Vec<u8>, CallError> {
+        let Self { wait, gather, mut attempt } = self;
+        let deadline = Instant::now() + wait;
+        loop {
+            let is_last = *stop.borrow() || Instant::now() >= deadline;
+            let context = ctx.clone();
+            let work = move || {
+                let outcome = attempt(&context, is_last);
+                (attempt, outcome)
+            };
+            // A panic is a bug; the caller gets an error instead of waiting forever.
+            let done = tokio::task::spawn_blocking(work)
+                .await
+                .map_err(|_| CallError::Internal("the call panicked, see the daemon's log".to_owned()))?;
+            attempt = done.0;
+            let outcome = match done.1? {
+                Attempt::Done(answer) => return checked(answer),
+                Attempt::Again => continue,
+                other => other,
+            };
+            let news = async {
+                match outcome {
+                    Attempt::After(seq) => {
+                        ctx.store.durable_after(seq).await;
+                        sleep(gather).await;
+                    }
+                    _ => sleep(IDLE_PAUSE).await,
+                }
+            };
+            tokio::select! {
+                () = news => {}
+                () = sleep_until(deadline) => {}
+                _ = stop.wait_for(|stop| *stop) => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! `saltcellar events tail` and `count`: read events forwards.
+
+use anyhow::Context as _;
+use serde_json::{Value as Json, json};
+
+use super::events::row;
+use super::filter::FilterFlags;
+use crate::cli::Global;
+use crate::cli::ask;
+use crate::cli::format::fields::Fields as _;
+use crate::cli::format::nested::nested;
+use crate::cli::format::output::{Format, Output, show};
+use crate::cli::format::when::{TimeRange, When};
+
+pub(in crate::cli) const EXAMPLES: &str = "\
+Prints each event once, in order: first those since --since, then new ones as they are stored. JSON includes each event's data. \
+The command replaces `salt-run state.event pretty=True`, and needs no access to Salt's bus.
+
+Examples:
+  saltcellar events tail
+  saltcellar events tail --since 10m --tag 'salt/job/*/ret/*'
+  saltcellar events tail --where 'data.retcode != 0 and data.fun is startingwith(\"state.\")' --data
+  saltcellar events tail --output jsonl | jq .data";
+
+pub(in crate::cli) const COUNT_EXAMPLES: &str = "\
+Examples:
+  saltcellar events count --since 1d --tag 'salt/auth'
+  saltcellar events count --fun 'state.*' --retcode '!0'";
+
+/// Wait of one call, in milliseconds, which bounds the time until a dead daemon is noticed.
+const WAIT_MS: u64 = 10_000;
+
+/// Flags of `events tail`.
+#[derive(clap::Args)]
+pub(in crate::cli) struct Args {
+    #[command(flatten)]
+    filter: FilterFlags,
+    /// Start with the events since then: 10m, 2h, 3d (ago), or 2026-11-21, 2026-11-21T05:47:28 (UTC)
+    #[arg(long, value_name = "TIME")]
+    since: Option<When>,
+    /// End after this number of events
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    limit: Option<u64>,
+    /// Show each event's data
+    #[arg(long)]
+    data: bool,
+}
+
+/// Flags of `events count`.
+#[derive(clap::Args)]
+pub(in crate::cli) struct CountArgs {
+    #[command(flatten)]
+    filter: FilterFlags,
+    #[command(flatten)]
+    when: TimeRange,
+}
+
+/// The arguments of a filter, with others.
+fn with_filter(filter: &FilterFlags, others: Json) -> anyhow::Result<Json> {
+    let mut args = serde_json::to_value(filter)?;
+    if let (Json::Object(args), Json::Object(others)) = (&mut args, others) {
+        args.extend(others);
+    }
+    Ok(args)
+}
+
+pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
+    let operation = "follow the events";
+    let mut client = ask::connect(global)?;
+    let mut out = Output::new(global.output);
+    let mut left = args.limit.unwrap_or(u64::MAX);
+    let mut call_args = with_filter(&args.filter, json!({ "wait_ms": WAIT_MS, "time": args.since }))?;
+    while left > 0 {
+        ask::set(&mut call_args, "limit", left.min(crate::base::limits::CLI_PAGE_ROWS).into());
+        let answer = ask::call(&mut client, "events_follow", &call_args).context(operation)?;
+        for event in answer.list("events") {
+            print(&mut out, event, args.data)?;
+            left = left.saturating_sub(1);
+        }
+        out.flush()?;
+        // From now on by position: by time, an event could be missed or repeated.
+        ask::set(&mut call_args, "time", Json::Null);
+        ask::set(&mut call_args, "seq", answer.of("next").clone());
+    }
+    Ok(())
+}
+
+fn print(out: &mut Output, event: &Json, with_data: bool) -> anyhow::Result<()> {
+    if out.format != Format::Table {
+        return Ok(out.json(event)?);
+    }
+    let line = row(event).into_iter().filter(|cell| !cell.is_empty()).collect::<Vec<_>>().join("  ");
+    out.line(&line)?;
+    if with_data {
+        nested(event.of("data"), 4).lines().try_for_each(|line| out.line(line))?;
+    }
+    Ok(())
+}
+
+pub(super) fn count(global: &Global, args: &CountArgs) -> anyhow::Result<()> {
+    let operation = "count the events";
+    let mut client = ask::connect(global)?;
+    let mut call_args = with_filter(&args.filter, serde_json::to_value(&args.when)?)?;
+    let mut count = 0;
+    loop {
+        let answer = ask::call(&mut client, "events_count", &call_args).context(operation)?;
+        count += answer.number("count");
+        if answer.of("next").is_null() {
+            break;
+        }
+        ask::set(&mut call_args, "from", answer.of("next").clone());
+    }
+    show(global.output, &json!({ "count": count }), |out| Ok(out.line(&count.to_string())?))
+}

@@ -1,0 +1,118 @@
+//! Entries that retention drops before a consumer has processed them, and the gap record in their place.
+
+use std::sync::Arc;
+
+use super::record::LostEntries;
+use crate::base::clock::Micros;
+use crate::model::{Entry, Flags, Kind, SeqNo, Source};
+use crate::store::StoreInner;
+use crate::store::error::StoreError;
+use crate::store::read::StoredEntry;
+use crate::store::segment::Segment;
+use crate::wire::msgpack::Writer;
+
+/// The tag of a gap record in the events of a consumer; only there, it is not stored.
+pub(super) const LOST_TAG: &str = "saltcellar/gap/retention";
+
+/// A note that a consumer loses entries.
+pub(in crate::store) struct NotedLoss {
+    consumer: String,
+    before: Option<LostEntries>,
+    noted: LostEntries,
+    entries: u64,
+}
+
+impl StoreInner {
+    /// Notes that a segment is about to be dropped, for the consumers that have not processed all of it. A batch that is being read meanwhile
+    /// may miss its entries, and is discarded because of the note.
+    pub(in crate::store) fn note_lost(&self, segment: &Arc<Segment>) -> Vec<NotedLoss> {
+        let totals = segment.totals();
+        let behind: Vec<(String, SeqNo)> = {
+            let state = self.consumers.0.lock();
+            let records = state.list.values().map(|consumer| &consumer.record);
+            let behind = records.filter(|record| {
+                totals.entries > 0
+                    && record.cursor <= totals.last_seq
+                    && record.filter.allows_class(&segment.class_name)
+            });
+            behind.map(|record| (record.name.clone(), record.cursor)).collect()
+        };
+        let mut noted = Vec::new();
+        for (name, cursor) in behind {
+            let found = self.entries_since(segment, cursor).ok().flatten();
+            // Otherwise its index or its block is unreadable.
+            let (first, entries) = found.unwrap_or((cursor.max(segment.first_seq), totals.entries));
+            let fresh = LostEntries { first, last: totals.last_seq, entries };
+            let mut state = self.consumers.0.lock();
+            let Ok(consumer) = state.of(&name) else { continue };
+            let before = consumer.record.lost;
+            let lost = before.map_or(fresh, |known| known.joined(fresh));
+            (consumer.record.lost, consumer.lost_reported) = (Some(lost), false);
+            noted.push(NotedLoss { consumer: name, before, noted: lost, entries });
+        }
+        noted
+    }
+
+    /// Saves and reports the notes if the segment was dropped, otherwise takes them back.
+    pub(in crate::store) fn settle_lost(&self, noted: Vec<NotedLoss>, is_dropped: bool) {
+        for NotedLoss { consumer: name, before, noted, entries } in noted {
+            let mut state = self.consumers.0.lock();
+            let Ok(consumer) = state.of(&name) else { continue };
+            if !is_dropped {
+                if consumer.record.lost == Some(noted) {
+                    consumer.record.lost = before;
+                }
+                continue;
+            }
+            self.metrics.consumer_gaps.add(1);
+            self.metrics.consumer_entries_lost.add(entries);
+            tracing::warn!(
+                consumer = name,
+                entries,
+                last = noted.last.0,
+                "retention dropped entries that a consumer had not processed"
+            );
+            if let Err(error) = state.change(&name, true, |_| ()) {
+                tracing::error!(consumer = name, %error, "cannot save the gap of a consumer");
+            }
+        }
+    }
+
+    /// The first entry of a segment from a position on, and the number of entries from there on.
+    fn entries_since(&self, segment: &Arc<Segment>, from: SeqNo) -> Result<Option<(SeqNo, u64)>, StoreError> {
+        let (block, later) = {
+            let ready = self.ready(segment)?;
+            let metas = ready.blocks().metas();
+            let block = metas.partition_point(|meta| meta.last_seq < from);
+            (block, metas.iter().skip(block + 1).map(|meta| u64::from(meta.count)).sum::<u64>())
+        };
+        let Some(view) = self.head(segment, u32::try_from(block).unwrap_or(u32::MAX))? else {
+            return Ok(None);
+        };
+        let rows = view.rows();
+        let at = (0..rows.len()).find(|at| rows.seq(*at) >= from);
+        Ok(at.map(|at| (rows.seq(at), later + (rows.len() - at) as u64)))
+    }
+}
+
+/// The entry that a consumer gets in place of lost ones.
+pub(super) fn gap_record(consumer: &str, lost: LostEntries, at: Micros) -> StoredEntry {
+    let mut w = Writer::new();
+    w.map(5).str("cause").str("retention").str("consumer").str(consumer);
+    w.str("first").uint(lost.first.0).str("last").uint(lost.last.0).str("lost").uint(lost.entries);
+    let body = w.into_bytes();
+    let Entry { kind, source, flags, .. } = Entry::new(Kind::Gap, Source::Bus, at, &body);
+    StoredEntry {
+        seq: lost.first,
+        kind,
+        source,
+        flags: flags.with(Flags::ON_BUS),
+        at,
+        tag: LOST_TAG.as_bytes().to_vec(),
+        jid: String::new(),
+        minion: String::new(),
+        fun: String::new(),
+        retcode: 0,
+        body,
+    }
+}

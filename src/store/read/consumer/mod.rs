@@ -1,0 +1,413 @@
+//! Consumers: names with a filter and a durable cursor over the log, the one way to process events reliably.
+//!
+//! A holder takes batches from the cursor on and acknowledges what it has processed; events that are not acknowledged are delivered again,
+//! so delivery is at least once. An event's id (`<store id>:<sequence number>`) is the same each time. A lease keeps a second holder out.
+//!
+//! # Invariants
+//!
+//! `cursor <= durable`. A cursor never passes an unacknowledged event, except by a seek: it advances by acknowledgements, and over events that
+//! do not match the filter. Retention that overtakes a cursor leaves a gap record at that place.
+
+mod file;
+mod lost;
+mod record;
+
+pub use record::{
+    BatchLimits, ConsumerBatch, ConsumerFailure, ConsumerRecord, ConsumerStatus, LostEntries, Start,
+    is_consumer_name,
+};
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use file::ConsumerFile;
+use lost::{LOST_TAG, gap_record};
+use record::{Consumer, Lease};
+
+use crate::base::limits::{
+    CONSUMER_ERROR_BYTES_MAX, CONSUMER_FILTER_BYTES_MAX, CONSUMER_LEASE_MAX, CONSUMER_NAME_BYTES_MAX,
+    CONSUMER_SAVE_ENTRIES, CONSUMER_SYNC_INTERVAL, CONSUMERS_MAX,
+};
+use crate::model::{Kind, SeqNo};
+use crate::store::error::StoreError;
+use crate::store::read::StoredEntry;
+use crate::store::vfs::Fs;
+use crate::store::{Store, StoreInner};
+use crate::wire::filter::EntryFilter;
+
+/// The consumers of a store.
+#[derive(Debug)]
+pub(in crate::store) struct Consumers(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    list: BTreeMap<String, Consumer>,
+    file: ConsumerFile,
+    /// Time of the last sync, by the monotonic clock.
+    synced: Duration,
+}
+
+fn refused<T>(what: impl Into<String>) -> Result<T, StoreError> {
+    Err(StoreError::Refused(what.into()))
+}
+
+impl Consumers {
+    /// Reads the file, if it exists.
+    pub(in crate::store) fn open(state_dir: &Path, fs: Arc<dyn Fs>) -> Result<Self, StoreError> {
+        let (file, records) = ConsumerFile::open(state_dir, fs)?;
+        let list = records.into_iter().map(|(name, record)| (name, Consumer::new(record))).collect();
+        Ok(Self(Mutex::new(State { list, file, synced: Duration::ZERO })))
+    }
+
+    /// Moves cursors back to the end of the log, as in a store that was restored from a backup.
+    pub(in crate::store) fn limit_to(&self, durable: SeqNo) {
+        for consumer in self.0.lock().list.values_mut().filter(|consumer| consumer.record.cursor > durable) {
+            let (name, cursor) = (&consumer.record.name, consumer.record.cursor);
+            tracing::warn!(
+                consumer = name,
+                cursor = cursor.0,
+                end = durable.0,
+                "cursor past the end of the log, moved back"
+            );
+            consumer.record.cursor = durable;
+        }
+    }
+
+    /// The pinned consumer, if any, that keeps a segment whose last entry is `last`.
+    pub(in crate::store) fn pinned(&self, class_name: &str, last: SeqNo) -> Option<String> {
+        let keeps = |record: &ConsumerRecord| {
+            record.pin && record.cursor <= last && record.filter.allows_class(class_name)
+        };
+        let state = self.0.lock();
+        state.list.values().find(|consumer| keeps(&consumer.record)).map(|found| found.record.name.clone())
+    }
+}
+
+impl State {
+    fn of(&mut self, name: &str) -> Result<&mut Consumer, StoreError> {
+        match self.list.get_mut(name) {
+            Some(consumer) => Ok(consumer),
+            None => refused(format!(
+                "consumer {name:?} does not exist; create it with `saltcellar consumers create {name}`"
+            )),
+        }
+    }
+
+    /// Saves a changed record, then applies it.
+    fn change(
+        &mut self,
+        name: &str,
+        sync: bool,
+        change: impl FnOnce(&mut ConsumerRecord),
+    ) -> Result<ConsumerRecord, StoreError> {
+        let mut record = self.of(name)?.record.clone();
+        change(&mut record);
+        self.file.save(name, Some(&record), self.list.values().map(|consumer| &consumer.record), sync)?;
+        let consumer = self.of(name)?;
+        consumer.record = record.clone();
+        consumer.saved = record.cursor;
+        Ok(record)
+    }
+}
+
+/// One line of at most [`CONSUMER_ERROR_BYTES_MAX`] bytes.
+fn one_line(message: &str) -> String {
+    let line: String = message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    line.chars()
+        .scan(0, |bytes, c| {
+            *bytes += c.len_utf8();
+            (*bytes <= CONSUMER_ERROR_BYTES_MAX).then_some(c)
+        })
+        .collect()
+}
+
+impl StoreInner {
+    fn oldest(&self) -> SeqNo {
+        let first = self.all_segments().iter().map(|segment| segment.first_seq).min();
+        first.unwrap_or(SeqNo::FIRST)
+    }
+}
+
+impl Store {
+    /// The stable id of an event.
+    pub fn event_id(&self, event: &StoredEntry) -> String {
+        // A consumer's gap may begin at the number of an event of another class.
+        let gap = if event.kind == Kind::Gap && event.tag == LOST_TAG.as_bytes() { "gap:" } else { "" };
+        format!("{:016x}:{gap}{}", self.0.store_id, event.seq)
+    }
+
+    /// Creates a consumer. An existing one gets the filter and keeps its cursor. Durable on return.
+    pub fn create_consumer(
+        &self,
+        name: &str,
+        filter: EntryFilter,
+        start: Start,
+    ) -> Result<ConsumerRecord, StoreError> {
+        if !is_consumer_name(name) {
+            return refused(format!(
+                "{name:?} is not a name for a consumer: give 1 to {CONSUMER_NAME_BYTES_MAX} letters, digits, dots, hyphens and underscores"
+            ));
+        }
+        let bytes = serde_json::to_string(&filter).map_or(usize::MAX, |json| json.len());
+        if bytes > CONSUMER_FILTER_BYTES_MAX {
+            return refused(format!("the filter has more than {CONSUMER_FILTER_BYTES_MAX} bytes"));
+        }
+        let cursor = self.position(start)?;
+        let mut state = self.0.consumers.0.lock();
+        if let Some(known) = state.list.get(name) {
+            if known.record.filter == filter {
+                return Ok(known.record.clone());
+            }
+            tracing::info!(consumer = name, "filter of a consumer changed");
+            // The known part without matches was that of the old filter.
+            state.of(name)?.clear = None;
+            return state.change(name, true, |record| record.filter = filter);
+        }
+        if state.list.len() >= CONSUMERS_MAX {
+            return refused(format!(
+                "the limit of {CONSUMERS_MAX} consumers is reached; delete one with `saltcellar consumers delete`"
+            ));
+        }
+        let record = ConsumerRecord {
+            name: name.to_owned(),
+            filter,
+            cursor,
+            created: self.0.clock.now(),
+            ..ConsumerRecord::default()
+        };
+        let State { list, file, .. } = &mut *state;
+        file.save(name, Some(&record), list.values().map(|consumer| &consumer.record), true)?;
+        list.insert(name.to_owned(), Consumer::new(record.clone()));
+        Ok(record)
+    }
+
+    /// Deletes a consumer; false if it does not exist. Durable on return.
+    pub fn delete_consumer(&self, name: &str) -> Result<bool, StoreError> {
+        let mut state = self.0.consumers.0.lock();
+        let State { list, file, .. } = &mut *state;
+        if !list.contains_key(name) {
+            return Ok(false);
+        }
+        file.save(name, None, list.values().map(|consumer| &consumer.record), true)?;
+        list.remove(name);
+        Ok(true)
+    }
+
+    /// The position of a start.
+    pub fn position(&self, start: Start) -> Result<SeqNo, StoreError> {
+        let durable = self.durable();
+        let position = match start {
+            Start::Oldest => self.0.oldest(),
+            Start::Newest => durable,
+            Start::Time(at) => self.first_since(at)?,
+            Start::Seq(seq) => seq.max(self.0.oldest()),
+        };
+        Ok(position.min(durable))
+    }
+
+    /// Moves the cursor; events from there on are delivered, again if need be. Batches taken before cannot be acknowledged any more.
+    pub fn seek_consumer(&self, name: &str, start: Start) -> Result<ConsumerRecord, StoreError> {
+        let cursor = self.position(start)?;
+        let mut state = self.0.consumers.0.lock();
+        let consumer = state.of(name)?;
+        (consumer.moved, consumer.clear, consumer.lost_reported) = (true, None, false);
+        state.change(name, true, |record| {
+            record.cursor = cursor;
+            record.lost = None;
+        })
+    }
+
+    /// Pauses or resumes deliveries. Durable on return.
+    pub fn pause_consumer(&self, name: &str, paused: bool) -> Result<ConsumerRecord, StoreError> {
+        self.0.consumers.0.lock().change(name, true, |record| record.paused = paused)
+    }
+
+    /// Sets whether retention keeps unprocessed events of the consumer. Durable on return.
+    pub fn pin_consumer(&self, name: &str, pin: bool) -> Result<ConsumerRecord, StoreError> {
+        // Wait for the end of a round, which may have decided about segments.
+        let _one = self.0.retention_round();
+        self.0.consumers.0.lock().change(name, true, |record| record.pin = pin)
+    }
+
+    /// The next events for a holder, from the cursor on, which take or renew its lease for `lease`. Does not wait. A batch without events may
+    /// end before the end of the log; the cursor has advanced then.
+    pub fn next_batch(
+        &self,
+        name: &str,
+        holder: &str,
+        lease: Duration,
+        limits: BatchLimits,
+    ) -> Result<ConsumerBatch, StoreError> {
+        if holder.is_empty() || holder.len() > CONSUMER_NAME_BYTES_MAX {
+            return refused(format!("a holder has a name of 1 to {CONSUMER_NAME_BYTES_MAX} bytes"));
+        }
+        let (filter, from, lost) = {
+            let mut state = self.0.consumers.0.lock();
+            let now = self.0.clock.monotonic();
+            let consumer = state.of(name)?;
+            consumer.check_lease(holder, now)?;
+            let until = now + lease.min(CONSUMER_LEASE_MAX);
+            consumer.lease = Some(Lease { holder: holder.to_owned(), until });
+            consumer.moved = false;
+            if consumer.record.paused {
+                let next = consumer.record.cursor;
+                return Ok(ConsumerBatch { next, paused: true, ..ConsumerBatch::default() });
+            }
+            (consumer.record.filter.clone(), consumer.record.cursor, consumer.record.lost)
+        };
+        let found = self.select(&filter, from, self.durable(), limits.events, limits.bytes)?;
+        let mut state = self.0.consumers.0.lock();
+        let consumer = state.of(name)?;
+        let mut batch =
+            ConsumerBatch { events: found.events, next: found.next, is_end: found.is_end, paused: false };
+        let record = &consumer.record;
+        if (record.cursor, record.lost) != (from, lost) || record.filter != filter {
+            // Moved meanwhile, or entries were dropped that it may lack: the next call reads again.
+            let next = consumer.record.cursor;
+            return Ok(ConsumerBatch { next, ..ConsumerBatch::default() });
+        }
+        if let Some(lost) = consumer.record.lost.filter(|lost| lost.first < batch.next) {
+            let at = batch.events.partition_point(|event| event.seq < lost.first);
+            batch.events.insert(at, gap_record(name, lost, self.0.clock.now()));
+            consumer.lost_reported = true;
+        }
+        let too_costly = found.too_costly;
+        match batch.events.last() {
+            Some(last) => consumer.clear = Some((last.seq.next(), batch.next)),
+            None => consumer.record.cursor = batch.next,
+        }
+        let unsaved = consumer.record.cursor.0.saturating_sub(consumer.saved.0);
+        if let Some((seq, error)) = too_costly {
+            self.0.metrics.filters_too_costly.add(1);
+            let (at, message) = (self.0.clock.now(), format!("event {seq}: {error}"));
+            state.change(name, false, |record| record.error = Some(ConsumerFailure { at, message }))?;
+        } else if unsaved >= CONSUMER_SAVE_ENTRIES {
+            state.change(name, false, |_| ())?;
+        }
+        Ok(batch)
+    }
+
+    /// Notes that all events of the consumer up to `seq` are processed. Survives a `kill -9` on return, and a power cut within
+    /// [`CONSUMER_SYNC_INTERVAL`].
+    pub fn ack(&self, name: &str, holder: &str, seq: SeqNo) -> Result<ConsumerRecord, StoreError> {
+        let now = self.0.clock.monotonic();
+        let durable = self.durable();
+        let mut state = self.0.consumers.0.lock();
+        let sync = now.saturating_sub(state.synced) >= CONSUMER_SYNC_INTERVAL;
+        let consumer = state.of(name)?;
+        consumer.check_lease(holder, now)?;
+        if seq >= durable {
+            return refused(format!("event {seq} does not exist: the log ends before {durable}"));
+        }
+        if consumer.moved {
+            return refused(format!(
+                "the cursor of consumer {name:?} was moved after this batch was taken; take the next one"
+            ));
+        }
+        if seq < consumer.record.cursor {
+            return Ok(consumer.record.clone());
+        }
+        let mut cursor = seq.next();
+        if let Some((_, to)) = consumer.clear.filter(|(from, to)| (*from..*to).contains(&cursor)) {
+            cursor = to;
+        }
+        let lost = consumer.record.lost.and_then(|lost| {
+            if cursor <= lost.first {
+                Some(lost)
+            } else if consumer.lost_reported || cursor > lost.last {
+                None
+            } else {
+                // Delivered before they were dropped.
+                Some(LostEntries { first: cursor, ..lost })
+            }
+        });
+        if sync {
+            state.synced = now;
+        }
+        state.change(name, sync, |record| {
+            record.cursor = cursor;
+            record.lost = lost;
+        })
+    }
+
+    /// Notes that a holder could not process its batch, which is delivered again.
+    pub fn nack(&self, name: &str, holder: &str, message: &str) -> Result<ConsumerRecord, StoreError> {
+        let (now, at) = (self.0.clock.monotonic(), self.0.clock.now());
+        let mut state = self.0.consumers.0.lock();
+        state.of(name)?.check_lease(holder, now)?;
+        let message = one_line(message);
+        state.change(name, false, |record| record.error = Some(ConsumerFailure { at, message }))
+    }
+
+    /// Ends a holder's lease; others may take the consumer at once.
+    pub fn release_consumer(&self, name: &str, holder: &str) -> Result<(), StoreError> {
+        let mut state = self.0.consumers.0.lock();
+        let consumer = state.of(name)?;
+        consumer.lease.take_if(|lease| lease.holder == holder);
+        Ok(())
+    }
+
+    /// The lowest cursor of a consumer.
+    pub fn lowest_cursor(&self) -> Option<SeqNo> {
+        self.0.consumers.0.lock().list.values().map(|consumer| consumer.record.cursor).min()
+    }
+
+    /// All consumers by name.
+    pub fn consumers(&self) -> Result<Vec<ConsumerStatus>, StoreError> {
+        let now = self.0.clock.monotonic();
+        let known: Vec<_> = {
+            let state = self.0.consumers.0.lock();
+            let left = |lease: &Lease| Some((lease.holder.clone(), lease.until.checked_sub(now)?));
+            let of = |consumer: &Consumer| (consumer.record.clone(), consumer.lease.as_ref().and_then(left));
+            state.list.values().map(of).collect()
+        };
+        known
+            .into_iter()
+            .map(|(record, lease)| {
+                let (lag_entries, lag) = self.lag(record.cursor)?;
+                Ok(ConsumerStatus { record, lag_entries, lag, lease })
+            })
+            .collect()
+    }
+
+    /// Entries from a position on, at most, and the age of the first one.
+    fn lag(&self, from: SeqNo) -> Result<(u64, Duration), StoreError> {
+        let durable = self.durable();
+        let mut entries = 0;
+        for segment in self.0.all_segments() {
+            let totals = segment.totals();
+            if totals.entries > 0 && totals.last_seq >= from {
+                entries += totals.entries.min(totals.last_seq.0 - from.0.min(totals.last_seq.0) + 1);
+            }
+        }
+        let mut first = None;
+        if entries > 0 && from < durable {
+            self.first_entry(|_, _| true, from, |entry| first = Some(entry.at))?;
+        }
+        let age = first.map_or(0, |at| self.0.clock.now().0.saturating_sub(at.0));
+        Ok((entries, Duration::from_micros(u64::try_from(age).unwrap_or(0))))
+    }
+}
+
+impl Consumer {
+    /// Fails if another holder has the lease.
+    fn check_lease(&self, holder: &str, now: Duration) -> Result<(), StoreError> {
+        let Some(lease) = self.lease.as_ref().filter(|lease| lease.until > now && lease.holder != holder)
+        else {
+            return Ok(());
+        };
+        refused(format!(
+            "consumer {:?} is in use by {:?} for at least {} s more; stop that holder, or use another name",
+            self.record.name,
+            lease.holder,
+            lease.until.saturating_sub(now).as_secs() + 1
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,155 @@
+//! What is known about a consumer: its record on disk, its lease, and its status.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::base::clock::Micros;
+use crate::base::limits::CONSUMER_NAME_BYTES_MAX;
+use crate::model::SeqNo;
+use crate::store::read::StoredEntry;
+use crate::wire::filter::EntryFilter;
+
+/// A consumer as saved.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct ConsumerRecord {
+    /// Its name.
+    pub name: String,
+    /// The events that it gets.
+    #[serde(default)]
+    pub filter: EntryFilter,
+    /// The next sequence number wanted: all events before it are processed.
+    pub cursor: SeqNo,
+    /// Whether no events are delivered.
+    #[serde(default)]
+    pub paused: bool,
+    /// Whether retention keeps its unprocessed events.
+    #[serde(default)]
+    pub pin: bool,
+    /// Unprocessed entries that retention dropped, until the gap record is processed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost: Option<LostEntries>,
+    /// The last error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<ConsumerFailure>,
+    /// Time of creation.
+    #[serde(default)]
+    pub created: Micros,
+}
+
+/// Entries that retention dropped before a consumer processed them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LostEntries {
+    /// The first one that may be lost.
+    pub first: SeqNo,
+    /// The last one.
+    pub last: SeqNo,
+    /// Their number at most; some may not match the filter.
+    pub entries: u64,
+}
+
+impl LostEntries {
+    /// Both, and everything between.
+    pub(super) fn joined(self, other: Self) -> Self {
+        Self {
+            first: self.first.min(other.first),
+            last: self.last.max(other.last),
+            entries: self.entries.saturating_add(other.entries),
+        }
+    }
+}
+
+/// An error of a consumer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConsumerFailure {
+    /// When it was reported.
+    pub at: Micros,
+    /// One line.
+    pub message: String,
+}
+
+/// The process that may read and acknowledge, until a time of the monotonic clock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Lease {
+    pub(super) holder: String,
+    pub(super) until: Duration,
+}
+
+/// A consumer with its state in memory.
+#[derive(Debug)]
+pub(super) struct Consumer {
+    pub(super) record: ConsumerRecord,
+    /// The cursor on disk.
+    pub(super) saved: SeqNo,
+    pub(super) lease: Option<Lease>,
+    /// After a seek: acknowledgements of earlier batches are refused until the next batch.
+    pub(super) moved: bool,
+    /// After the last event of a batch, up to this position, no event matches.
+    pub(super) clear: Option<(SeqNo, SeqNo)>,
+    /// Whether the gap record was delivered.
+    pub(super) lost_reported: bool,
+}
+
+impl Consumer {
+    pub(super) fn new(record: ConsumerRecord) -> Self {
+        let saved = record.cursor;
+        Self { record, saved, lease: None, moved: false, clear: None, lost_reported: false }
+    }
+}
+
+/// The status of a consumer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ConsumerStatus {
+    /// Its record.
+    pub record: ConsumerRecord,
+    /// Unprocessed entries at most, whether they match or not.
+    pub lag_entries: u64,
+    /// Age of the earliest unprocessed entry.
+    pub lag: Duration,
+    /// The holder of its lease, and the remaining time.
+    pub lease: Option<(String, Duration)>,
+}
+
+/// Where a consumer starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// With the oldest stored entry.
+    Oldest,
+    /// With the next entry.
+    Newest,
+    /// With the first entry that arrived at or after this time.
+    Time(Micros),
+    /// With this sequence number.
+    Seq(SeqNo),
+}
+
+/// Limits of a batch.
+#[derive(Debug, Clone, Copy)]
+pub struct BatchLimits {
+    /// Events.
+    pub events: usize,
+    /// Bytes of tags and data after which the batch ends.
+    pub bytes: usize,
+}
+
+/// Events for a consumer.
+#[derive(Debug, Default)]
+pub struct ConsumerBatch {
+    /// In the order of their sequence numbers.
+    pub events: Vec<StoredEntry>,
+    /// The position after the batch: no other event before it matches.
+    pub next: SeqNo,
+    /// Whether `next` was the end of the log.
+    pub is_end: bool,
+    /// Whether the consumer is paused, so that there are no events.
+    pub paused: bool,
+}
+
+/// Whether a text can be a consumer's name.
+pub fn is_consumer_name(name: &str) -> bool {
+    let accepted = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    !name.is_empty()
+        && name.len() <= CONSUMER_NAME_BYTES_MAX
+        && name.chars().all(accepted)
+        && !name.starts_with('.')
+}

@@ -1,0 +1,257 @@
+//! From the text of a condition to its tree. minijinja parses it.
+
+use std::borrow::Cow;
+
+use minijinja::machinery::ast::{BinOpKind, CallArg, CompareOpKind, Expr, UnaryOpKind};
+use minijinja::machinery::{parse_expr, tokenize};
+use minijinja::value::ValueKind;
+
+use super::condition::{Comparison, ConditionError, Filter, Node, Test};
+use super::value::Value;
+use crate::base::limits::FILTER_TEXT_BYTES_MAX;
+use crate::model::Glob;
+
+const NAMES: &str = "data, tag";
+const FILTERS: &str = "default, length, lower, upper";
+const TESTS: &str = "boolean, containing, defined, endingwith, false, mapping, matching, none, number, sequence, startingwith, string, true, \
+                     undefined";
+
+/// Compiles an expression.
+pub(super) fn compile(text: &str) -> Result<Node, ConditionError> {
+    let at_start = |what: String| ConditionError { line: 1, column: 1, what };
+    if text.trim().is_empty() {
+        return Err(at_start("empty: expected an expression over `tag` and `data`".to_owned()));
+    }
+    if text.len() > FILTER_TEXT_BYTES_MAX {
+        return Err(at_start(format!("longer than {FILTER_TEXT_BYTES_MAX} bytes")));
+    }
+    let tree = parse_expr(text).map_err(|error| syntax_error(text, &error))?;
+    let compiler = Compiler { text };
+    compiler.node(&tree)
+}
+
+fn detail(error: &minijinja::Error) -> String {
+    error.detail().map_or_else(|| error.kind().to_string(), str::to_owned)
+}
+
+/// minijinja reports the line only. The offending token is the last one of the shortest beginning of the text that has another error than
+/// an early end.
+fn syntax_error(text: &str, error: &minijinja::Error) -> ConditionError {
+    let mut end = 0;
+    for token in tokenize(text, true, minijinja::syntax::SyntaxConfig::default()) {
+        let Ok((_, span)) = token else {
+            let rest = text.get(end..).unwrap_or_default();
+            return at(text, end + (rest.len() - rest.trim_start().len()), detail(error));
+        };
+        end = span.end_offset as usize;
+        let Some(part) = text.get(..end) else { continue };
+        if parse_expr(part).is_err_and(|found| detail(&found) == detail(error) && !is_early_end(&found)) {
+            return at(text, span.start_offset as usize, detail(error));
+        }
+    }
+    at(text, text.len(), detail(error))
+}
+
+fn is_early_end(error: &minijinja::Error) -> bool {
+    error.detail().is_some_and(|detail| detail.contains("unexpected end of input"))
+}
+
+fn at(text: &str, offset: usize, what: String) -> ConditionError {
+    let before = text.get(..offset).unwrap_or(text);
+    let (line, start) = (before.matches('\n').count() + 1, before.rfind('\n').map_or(0, |n| n + 1));
+    ConditionError { line, column: before.get(start..).unwrap_or_default().chars().count() + 1, what }
+}
+
+struct Compiler<'t> {
+    text: &'t str,
+}
+
+impl Compiler<'_> {
+    fn refuse<T>(&self, expr: &Expr<'_>, what: impl Into<String>) -> Result<T, ConditionError> {
+        Err(at(self.text, expr.span().start_offset as usize, what.into()))
+    }
+
+    fn boxed(&self, expr: &Expr<'_>) -> Result<Box<Node>, ConditionError> {
+        self.node(expr).map(Box::new)
+    }
+
+    fn node(&self, expr: &Expr<'_>) -> Result<Node, ConditionError> {
+        Ok(match expr {
+            Expr::Var(name) => match name.id {
+                "tag" => Node::Tag,
+                "data" => Node::Data,
+                other => return self.refuse(expr, format!("unknown name `{other}`; available: {NAMES}")),
+            },
+            Expr::Const(constant) => match plain(&constant.value) {
+                Some(value) => Node::Constant(value),
+                None => return self.refuse(expr, "constants of this type are not supported"),
+            },
+            Expr::List(list) => Node::List(self.nodes(&list.items)?),
+            Expr::Tuple(tuple) => Node::List(self.nodes(&tuple.items)?),
+            Expr::UnaryOp(op) => match op.op {
+                UnaryOpKind::Not => Node::Not(self.boxed(&op.expr)?),
+                UnaryOpKind::Neg => match self.node(&op.expr)? {
+                    Node::Constant(Value::Int(n)) => Node::Constant(Value::Int(n.saturating_neg())),
+                    Node::Constant(Value::Float(x)) => Node::Constant(Value::Float(-x)),
+                    _ => return self.refuse(expr, "operator `-` is supported only in front of a number"),
+                },
+            },
+            Expr::BinOp(op) => {
+                let comparison = match op.op {
+                    BinOpKind::ScAnd => return Ok(Node::And(self.boxed(&op.left)?, self.boxed(&op.right)?)),
+                    BinOpKind::ScOr => return Ok(Node::Or(self.boxed(&op.left)?, self.boxed(&op.right)?)),
+                    BinOpKind::Eq => Comparison::Equal,
+                    BinOpKind::Ne => Comparison::NotEqual,
+                    BinOpKind::Lt => Comparison::Less,
+                    BinOpKind::Lte => Comparison::LessOrEqual,
+                    BinOpKind::Gt => Comparison::Greater,
+                    BinOpKind::Gte => Comparison::GreaterOrEqual,
+                    BinOpKind::In => Comparison::In,
+                    other => {
+                        return self.refuse(expr, format!("operator `{}` is not supported", operator(other)));
+                    }
+                };
+                Node::Compare(self.boxed(&op.left)?, vec![(comparison, self.node(&op.right)?)])
+            }
+            Expr::Compare(chain) => {
+                let mut rest = Vec::new();
+                for op in &chain.ops {
+                    rest.push((comparison(op.op), self.node(&op.expr)?));
+                }
+                Node::Compare(self.boxed(&chain.expr)?, rest)
+            }
+            Expr::IfExpr(choice) => {
+                let other = match &choice.false_expr {
+                    Some(other) => self.node(other)?,
+                    None => Node::Constant(Value::Undefined),
+                };
+                let parts = [self.node(&choice.test_expr)?, self.node(&choice.true_expr)?, other];
+                Node::If(Box::new(parts))
+            }
+            Expr::GetAttr(member) => {
+                let key = Node::Constant(Value::Text(Cow::Owned(member.name.to_owned())));
+                Node::Member(self.boxed(&member.expr)?, Box::new(key))
+            }
+            Expr::GetItem(member) => {
+                Node::Member(self.boxed(&member.expr)?, self.boxed(&member.subscript_expr)?)
+            }
+            Expr::Test(test) => {
+                let of = self.boxed(&test.expr)?;
+                match test.name {
+                    "true" | "false" if test.args.is_empty() => {
+                        let truth = Node::Constant(Value::Bool(test.name == "true"));
+                        let is_bool = Node::Test(Test::Boolean, of.clone());
+                        let is_equal = Node::Compare(of, vec![(Comparison::Equal, truth)]);
+                        Node::And(Box::new(is_bool), Box::new(is_equal))
+                    }
+                    name => Node::Test(self.test(expr, name, &test.args)?, of),
+                }
+            }
+            Expr::Filter(filter) => {
+                let Some(of) = &filter.expr else { return self.refuse(expr, "a filter without a value") };
+                Node::Filter(self.filter(expr, filter.name, &filter.args)?, self.boxed(of)?)
+            }
+            Expr::Call(_) => {
+                return self.refuse(expr, "calls are not supported; use tests (`is`) and filters (`|`)");
+            }
+            Expr::Slice(_) => return self.refuse(expr, "slices are not supported"),
+            Expr::Map(_) => return self.refuse(expr, "map literals are not supported"),
+        })
+    }
+
+    fn nodes(&self, items: &[Expr<'_>]) -> Result<Vec<Node>, ConditionError> {
+        items.iter().map(|item| self.node(item)).collect()
+    }
+
+    fn test(&self, expr: &Expr<'_>, name: &str, args: &[CallArg<'_>]) -> Result<Test, ConditionError> {
+        let one = || self.one_argument(expr, name, args).and_then(|arg| self.boxed(arg));
+        let test = match name {
+            "startingwith" => return Ok(Test::StartingWith(one()?)),
+            "endingwith" => return Ok(Test::EndingWith(one()?)),
+            "containing" => return Ok(Test::Containing(one()?)),
+            "matching" => {
+                return match self.node(self.one_argument(expr, name, args)?)? {
+                    Node::Constant(Value::Text(glob)) => Ok(Test::Matching(Glob::new(&glob))),
+                    _ => self.refuse(expr, "`matching` takes a glob in quotes"),
+                };
+            }
+            "defined" => Test::Defined,
+            "undefined" => Test::Undefined,
+            "none" => Test::None,
+            "string" => Test::Text,
+            "number" => Test::Number,
+            "boolean" => Test::Boolean,
+            "mapping" => Test::Map,
+            "sequence" => Test::List,
+            other => return self.refuse(expr, format!("unknown test `{other}`; available: {TESTS}")),
+        };
+        if args.is_empty() { Ok(test) } else { self.refuse(expr, format!("`{name}` takes no argument")) }
+    }
+
+    fn filter(&self, expr: &Expr<'_>, name: &str, args: &[CallArg<'_>]) -> Result<Filter, ConditionError> {
+        let filter = match name {
+            "lower" => Filter::Lower,
+            "upper" => Filter::Upper,
+            "length" | "count" => Filter::Length,
+            "default" | "d" => {
+                return Ok(Filter::Default(self.boxed(self.one_argument(expr, name, args)?)?));
+            }
+            other => return self.refuse(expr, format!("unknown filter `{other}`; available: {FILTERS}")),
+        };
+        if args.is_empty() { Ok(filter) } else { self.refuse(expr, format!("`{name}` takes no argument")) }
+    }
+
+    fn one_argument<'e, 's>(
+        &self,
+        expr: &Expr<'_>,
+        name: &str,
+        args: &'e [CallArg<'s>],
+    ) -> Result<&'e Expr<'s>, ConditionError> {
+        match args {
+            [CallArg::Pos(argument)] => Ok(argument),
+            _ => self.refuse(expr, format!("`{name}` takes one argument")),
+        }
+    }
+}
+
+fn comparison(op: CompareOpKind) -> Comparison {
+    match op {
+        CompareOpKind::Eq => Comparison::Equal,
+        CompareOpKind::Ne => Comparison::NotEqual,
+        CompareOpKind::Lt => Comparison::Less,
+        CompareOpKind::Lte => Comparison::LessOrEqual,
+        CompareOpKind::Gt => Comparison::Greater,
+        CompareOpKind::Gte => Comparison::GreaterOrEqual,
+        CompareOpKind::In => Comparison::In,
+        CompareOpKind::NotIn => Comparison::NotIn,
+    }
+}
+
+fn operator(op: BinOpKind) -> &'static str {
+    match op {
+        BinOpKind::Add => "+",
+        BinOpKind::Sub => "-",
+        BinOpKind::Mul => "*",
+        BinOpKind::Div => "/",
+        BinOpKind::FloorDiv => "//",
+        BinOpKind::Rem => "%",
+        BinOpKind::Pow => "**",
+        BinOpKind::Concat => "~",
+        _ => "?",
+    }
+}
+
+/// A constant; minijinja folds lists of constants into one.
+fn plain(value: &minijinja::Value) -> Option<Value<'static>> {
+    Some(match value.kind() {
+        ValueKind::None => Value::Nil,
+        ValueKind::Bool => Value::Bool(value.is_true()),
+        ValueKind::Number if value.is_integer() => Value::Int(value.as_i64()?),
+        ValueKind::Number => Value::Float(f64::try_from(value.clone()).ok()?),
+        ValueKind::String => Value::Text(Cow::Owned(value.as_str()?.to_owned())),
+        ValueKind::Seq => {
+            Value::List(value.try_iter().ok()?.map(|item| plain(&item)).collect::<Option<_>>()?)
+        }
+        _ => return None,
+    })
+}

@@ -1,0 +1,135 @@
+//! The filter language for stored events: globs and exit codes in [`Scope`]s, and a [`Condition`] over tag and data.
+//!
+//! ```yaml
+//! match: [{tag: 'salt/auth*'}, {fun: 'user.*', retcode: '!0'}]
+//! where: data.fun is startingwith("state.")
+//! ```
+//!
+//! An event passes if one item of `match` contains it, or if there are none, and if `where` is true. Globs are evaluated first, because
+//! they need only the columns of a block.
+
+mod compile;
+mod condition;
+mod value;
+
+pub use condition::{Condition, ConditionError, TooCostly};
+
+use serde::{Deserialize, Serialize};
+
+use crate::base::limits::FILTER_SCOPES_MAX;
+use crate::model::word;
+use crate::model::{Entry, Scope};
+use crate::wire::salt_event::funs_of;
+
+/// A filter; the default passes every event.
+#[derive(Debug, Clone, PartialEq, Default, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, expecting = "a mapping with `match` and `where`")]
+pub struct EntryFilter {
+    /// The alternatives; none for all events.
+    #[serde(rename = "match", deserialize_with = "scopes", skip_serializing_if = "Vec::is_empty")]
+    pub scopes: Vec<Scope>,
+    /// The expression.
+    #[serde(rename = "where", with = "word", skip_serializing_if = "Option::is_none")]
+    pub condition: Option<Condition>,
+}
+
+fn scopes<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Vec<Scope>, D::Error> {
+    let scopes = Vec::<Scope>::deserialize(from)?;
+    if scopes.len() > FILTER_SCOPES_MAX {
+        let expected = format!("at most {FILTER_SCOPES_MAX} items");
+        return Err(serde::de::Error::invalid_length(scopes.len(), &expected.as_str()));
+    }
+    Ok(scopes)
+}
+
+impl EntryFilter {
+    /// Whether every event passes.
+    pub fn is_open(&self) -> bool {
+        self.scopes.is_empty() && self.condition.is_none()
+    }
+
+    /// Whether events of the class may pass.
+    pub fn allows_class(&self, class_name: &str) -> bool {
+        self.scopes.is_empty() || self.scopes.iter().any(|scope| scope.allows_class(class_name))
+    }
+
+    /// Whether the event passes.
+    pub fn matches(&self, entry: &Entry<'_>, class_name: &str) -> Result<bool, TooCostly> {
+        let in_scope =
+            |scope: &Scope| scope.allows_class(class_name) && scope.matches(entry, || funs_of(entry.body));
+        if !self.scopes.is_empty() && !self.scopes.iter().any(in_scope) {
+            return Ok(false);
+        }
+        self.condition.as_ref().map_or(Ok(true), |condition| condition.holds(entry.tag, entry.body))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::clock::Micros;
+    use crate::model::Source;
+    use crate::wire::msgpack::Writer;
+    use crate::wire::salt_event::event_entry;
+
+    fn filter(json: &str) -> Result<EntryFilter, String> {
+        let mut reader = serde_json::Deserializer::from_str(json);
+        serde_path_to_error::deserialize(&mut reader).map_err(|error| error.to_string())
+    }
+
+    fn passes(json: &str, tag: &str, fun: &str, retcode: i64) -> bool {
+        let mut w = Writer::new();
+        w.map(4)
+            .str("id")
+            .str("web1")
+            .str("fun")
+            .str(fun)
+            .str("retcode")
+            .int(retcode)
+            .str("return")
+            .bool(true);
+        let body = w.into_bytes();
+        let entry = event_entry(tag.as_bytes(), &body, Source::Bus, Micros(1));
+        filter(json).unwrap().matches(&entry, "jobs").unwrap()
+    }
+
+    #[test]
+    fn one_scope_and_the_condition_must_hold() {
+        let tag = "salt/job/20261121054728123456/ret/web1";
+        assert!(passes("{}", tag, "test.ping", 0));
+        let alternatives =
+            r#"{"match": [{"tag": "salt/auth*"}, {"fun": ["user.*", "state.*"], "minion": "web?"}]}"#;
+        assert!(passes(alternatives, tag, "state.apply", 0) && passes(alternatives, "salt/auth", "", 0));
+        assert!(!passes(alternatives, tag, "test.ping", 0));
+        assert!(passes(r#"{"match": [{"retcode": "!0"}]}"#, tag, "test.ping", 2));
+        assert!(passes(r#"{"match": [{"retcode": [1, 2]}]}"#, tag, "test.ping", 2));
+        assert!(!passes(r#"{"match": [{"retcode": 0}]}"#, tag, "test.ping", 2));
+        assert!(passes(r#"{"match": [{"class": "job*"}]}"#, tag, "test.ping", 0));
+        assert!(!passes(r#"{"match": [{"class": "events"}]}"#, tag, "test.ping", 0));
+        let both = r#"{"match": [{"fun": "state.*"}], "where": "data.retcode != 0"}"#;
+        assert!(passes(both, tag, "state.apply", 2) && !passes(both, tag, "state.apply", 0));
+        assert!(!passes(both, tag, "test.ping", 2));
+    }
+
+    #[test]
+    fn invalid_filters_name_the_item() {
+        for (json, expected) in [
+            (r#"{"match": [{"tag": "a"}, {"tagg": "b"}]}"#, "match[1]"),
+            (r#"{"match": [{"retcode": "ok"}]}"#, "match[0].retcode"),
+            (r#"{"match": {"tag": "a"}}"#, "match"),
+            (r#"{"where": "data.x =="}"#, "where: column 10"),
+        ] {
+            let error = filter(json).unwrap_err();
+            assert!(error.contains(expected), "{json}: {error}");
+        }
+        let many = format!(r#"{{"match": [{}]}}"#, vec!["{}"; FILTER_SCOPES_MAX + 1].join(","));
+        assert!(filter(&many).unwrap_err().contains("at most"), "{many}");
+    }
+
+    #[test]
+    fn a_filter_is_written_as_it_is_read() {
+        let json = r#"{"match":[{"tag":["a*"],"retcode":["!0"]},{"class":["jobs"]}],"where":"tag == \"a\""}"#;
+        assert_eq!(serde_json::to_string(&filter(json).unwrap()).unwrap(), json);
+        assert_eq!(serde_json::to_string(&EntryFilter::default()).unwrap(), "{}");
+    }
+}

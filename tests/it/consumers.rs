@@ -1,0 +1,330 @@
+//! Consumers and `events tail`, over the local socket and on the command line.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::Stdio;
+use std::thread::Builder;
+
+use rmpv::Value;
+use saltcellar::testkit::Random;
+use serde_json::Value as Json;
+
+use crate::fake_daemon::{program, stderr, stdout};
+use crate::harness::{Cellar, ended, list, map, master_bus, publish, wait_for};
+
+/// Stores events `n` with the tag `test/<n>`, one call each.
+fn put(cellar: &Cellar, numbers: std::ops::Range<u64>) {
+    let mut client = cellar.client();
+    for n in numbers {
+        let data = map(vec![("n", n.into()), ("fun", "state.apply".into()), ("retcode", (n % 2).into())]);
+        let event = map(vec![("tag", format!("test/{n}").into()), ("data", data)]);
+        client.call("event_return", map(vec![("events", Value::Array(vec![event]))])).unwrap();
+    }
+}
+
+fn next(cellar: &Cellar, limit: u64, wait_ms: u64) -> Vec<(u64, u64, String)> {
+    let args = vec![
+        ("name", "audit".into()),
+        ("holder", "me".into()),
+        ("limit", limit.into()),
+        ("wait_ms", wait_ms.into()),
+    ];
+    let answer = cellar.ask("consumer_next", args);
+    let one = |event: &Value| {
+        let id = event["id"].as_str().unwrap().to_owned();
+        (event["seq"].as_u64().unwrap(), event["data"]["n"].as_u64().unwrap(), id)
+    };
+    answer["events"].as_array().unwrap().iter().map(one).collect()
+}
+
+fn ack(cellar: &Cellar, seq: u64) {
+    cellar.ask("consumer_ack", vec![("name", "audit".into()), ("holder", "me".into()), ("seq", seq.into())]);
+}
+
+fn verb(cellar: &Cellar, args: &[&str]) -> std::process::Output {
+    program().args(args).arg("--socket").arg(cellar.socket()).output().unwrap()
+}
+
+/// Standard output of a verb that must succeed.
+fn done(cellar: &Cellar, args: &[&str]) -> String {
+    let output = verb(cellar, args);
+    assert_eq!(output.status.code(), Some(0), "{args:?}: {}", stderr(&output));
+    stdout(&output)
+}
+
+#[test]
+fn after_kill_9_nothing_is_skipped_and_only_unacknowledged_events_are_repeated() {
+    let mut cellar = Cellar::start();
+    cellar.ask("consumer_create", vec![("name", "audit".into()), ("to", "oldest".into())]);
+    let mut random = Random::new(18);
+    let (mut processed, mut acked, mut ids) = (Vec::new(), 0, std::collections::HashMap::new());
+    for round in 0..6_u64 {
+        put(&cellar, round * 20..round * 20 + 20);
+        let batch = next(&cellar, 13, 0);
+        assert!(batch[0].1 >= acked, "an acknowledged event is delivered again");
+        for (seq, n, id) in batch {
+            assert_eq!(*ids.entry(n).or_insert_with(|| id.clone()), id, "the id of an event is stable");
+            processed.push(n);
+            if random.below(3) > 0 {
+                ack(&cellar, seq);
+                acked = n + 1;
+            }
+        }
+        cellar.kill();
+        cellar.restart();
+    }
+    loop {
+        let batch = next(&cellar, 1000, 0);
+        let Some((last, ..)) = batch.last().cloned() else { break };
+        processed.extend(batch.iter().map(|(_, n, _)| *n));
+        ack(&cellar, last);
+    }
+    processed.sort_unstable();
+    processed.dedup();
+    assert_eq!(processed, (0..120).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_waiting_call_is_answered_by_the_next_event_that_matches_and_occupies_no_thread() {
+    let cellar = Cellar::start();
+    let condition = "data.n == 7";
+    cellar.ask("consumer_create", vec![("name", "audit".into()), ("where", condition.into())]);
+    std::thread::scope(|scope| {
+        // More than there are threads for calls.
+        let mut waiting = Vec::new();
+        for _ in 0..30 {
+            waiting.push(Builder::new().spawn_scoped(scope, || next(&cellar, 10, 10_000)).unwrap());
+        }
+        let asked = std::time::Instant::now();
+        put(&cellar, 0..10);
+        for one in waiting {
+            let events = one.join().unwrap();
+            assert_eq!(
+                events.iter().map(|(_, n, _)| *n).collect::<Vec<_>>(),
+                [7],
+                "after {:?}",
+                asked.elapsed()
+            );
+        }
+    });
+    // An orderly stop answers a waiting call.
+    let mut cellar = cellar;
+    let mut client = cellar.client();
+    let args = map(vec![("name", "audit".into()), ("holder", "me".into()), ("wait_ms", 10_000.into())]);
+    ack(&cellar, 10);
+    let mut packed = Vec::new();
+    rmpv::encode::write_value(&mut packed, &args).unwrap();
+    client.post("consumer_next", &packed).unwrap();
+    wait_for("the call", || (cellar.counter("calls") > 40).then_some(()));
+    assert!(cellar.terminate());
+    assert_eq!(client.next_answer().unwrap().1.unwrap()["events"], Value::Array(vec![]));
+}
+
+#[test]
+fn invalid_filters_names_and_positions_are_refused_with_the_reason() {
+    let cellar = Cellar::start();
+    let refused = |call: &str, args: Vec<(&str, Value)>| cellar.call(call, args).unwrap_err().to_string();
+    let create = |key: &'static str, value: Value| {
+        refused("consumer_create", vec![("name", "audit".into()), (key, value)])
+    };
+    let scope = |key: &str, value: &str| Value::Array(vec![map(vec![(key, value.into())])]);
+    for (error, expected) in [
+        (create("where", "data.x ==".into()), "argument `where`: column 10: "),
+        (
+            create("where", "secret".into()),
+            "column 1: unknown name `secret`; available: data, tag (bad_args)",
+        ),
+        (
+            create("match", scope("tagg", "x")),
+            "argument `match[0].tagg`: unknown field `tagg`, expected one of `tag`",
+        ),
+        (
+            create("match", scope("retcode", "x")),
+            "argument `match[0].retcode`: \"x\" is not accepted; give an exit code",
+        ),
+        (create("match", list(["x"])), "argument `match[0]`: invalid type"),
+        (create("to", "yesterday".into()), "argument `to`: expected oldest or newest"),
+        (refused("consumer_create", vec![("name", "a b".into())]), "\"a b\" is not a name for a consumer"),
+        (refused("consumer_create", vec![]), "missing field `name`"),
+        (refused("consumer_seek", vec![("name", "audit".into())]), "give one of `to`, `time` and `seq`"),
+        (
+            refused("consumer_seek", vec![("name", "audit".into()), ("seq", 1.into())]),
+            "\"audit\" does not exist",
+        ),
+        (refused("events_list", vec![("where", "1 +".into())]), "argument `where`: "),
+        (refused("events_follow", vec![("seq", (-1).into())]), "-1"),
+    ] {
+        assert!(error.contains(expected), "{error}\nexpected: {expected}");
+    }
+    let long = Value::from("x".repeat(100_000));
+    assert!(create("where", long).contains("exceeds the limit"));
+    let output = verb(&cellar, &["events", "list", "--where", "data.x = 1"]);
+    assert_eq!(output.status.code(), Some(64));
+    assert!(stderr(&output).contains("column 8"), "{}", stderr(&output));
+}
+
+#[test]
+fn two_holders_of_one_name_conflict_with_a_clear_error() {
+    let cellar = Cellar::start();
+    cellar.ask("consumer_create", vec![("name", "audit".into())]);
+    put(&cellar, 0..3);
+    assert_eq!(next(&cellar, 1, 0).len(), 1);
+    let output = verb(&cellar, &["consumers", "next", "audit", "--holder", "other"]);
+    assert_eq!(output.status.code(), Some(1));
+    let error = stderr(&output);
+    assert!(error.contains("consumer \"audit\" is in use by \"me\" for at least"), "{error}");
+    cellar.ask("consumer_release", vec![("name", "audit".into()), ("holder", "me".into())]);
+    done(&cellar, &["consumers", "next", "audit", "--holder", "other"]);
+}
+
+#[test]
+fn the_verbs_control_a_consumer() {
+    let cellar = Cellar::start();
+    assert_eq!(
+        done(&cellar, &["consumers", "create", "audit", "--tag", "test/*", "--retcode", "!0"]),
+        "audit continues with 1\n"
+    );
+    let filter = ["--where", "data.retcode != 0"];
+    done(&cellar, &[&["consumers", "create", "audit"][..], &filter].concat());
+    put(&cellar, 0..10);
+    let lines = done(&cellar, &["consumers", "next", "audit", "--limit", "2", "--output", "jsonl"]);
+    let events: Vec<Json> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(events.iter().map(|event| event["data"]["n"].as_u64().unwrap()).collect::<Vec<_>>(), [1, 3]);
+    assert!(events[0]["id"].as_str().unwrap().ends_with(":2"), "{}", events[0]);
+    assert_eq!(done(&cellar, &["consumers", "ack", "audit", "2"]), "audit continues with 3\n");
+    done(&cellar, &["consumers", "pin", "audit"]);
+    done(&cellar, &["consumers", "pause", "audit"]);
+    let listed = done(&cellar, &["consumers", "list"]);
+    assert!(listed.contains("audit") && listed.contains("paused,pinned"), "{listed}");
+    assert_eq!(done(&cellar, &["consumers", "next", "audit", "--output", "jsonl"]), "");
+    done(&cellar, &["consumers", "resume", "audit"]);
+    done(&cellar, &["consumers", "pin", "audit", "--release"]);
+    assert_eq!(done(&cellar, &["consumers", "seek", "audit", "oldest"]), "audit continues with 1\n");
+    let shown = done(&cellar, &["consumers", "show", "audit"]);
+    assert!(
+        shown.contains("where     data.retcode != 0") && shown.contains("lag       10 entries"),
+        "{shown}"
+    );
+    let row: Json =
+        serde_json::from_str(&done(&cellar, &["consumers", "show", "audit", "--output", "json"])).unwrap();
+    assert_eq!((row["cursor"].as_u64(), row["holder"].as_str()), (Some(1), Some("cli")));
+    assert_eq!(done(&cellar, &["consumers", "delete", "audit"]), "audit is deleted\n");
+    assert_eq!(verb(&cellar, &["consumers", "show", "audit"]).status.code(), Some(1));
+    assert_eq!(verb(&cellar, &["consumers", "seek", "audit", "soon"]).status.code(), Some(64));
+}
+
+#[test]
+fn lists_and_counts_take_the_same_filter() {
+    let cellar = Cellar::start();
+    put(&cellar, 0..40);
+    let tags = |args: &[&str]| {
+        let lines = done(&cellar, &[&["events", "list", "--output", "jsonl"][..], args].concat());
+        let tag =
+            |line: &str| serde_json::from_str::<Json>(line).unwrap()["tag"].as_str().unwrap().to_owned();
+        lines.lines().map(tag).collect::<Vec<_>>()
+    };
+    let condition = ["--where", "data.n >= 36 and data.retcode == 1"];
+    assert_eq!(tags(&condition), ["test/39", "test/37"]);
+    assert_eq!(tags(&["--class", "jobs"]), [""; 0]);
+    assert_eq!(tags(&["--tag", "test/3?", "--where", "data.n in [31, 32, 5]"]), ["test/32", "test/31"]);
+    let count = |args: &[&str]| done(&cellar, &[&["events", "count"][..], args].concat());
+    assert_eq!((count(&condition), count(&[])), ("2\n".to_owned(), "40\n".to_owned()));
+    assert_eq!(count(&["--until", "2026-01-01"]), "0\n");
+}
+
+/// A running `events tail --output jsonl`.
+struct Tail {
+    process: saltcellar::testkit::usage::Process,
+    lines: std::sync::mpsc::Receiver<Json>,
+}
+
+fn tail(cellar: &Cellar, args: &[&str]) -> Tail {
+    let mut command = program();
+    command.args(["events", "tail", "--output", "jsonl", "--socket"]).arg(cellar.socket()).args(args);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let out = BufReader::new(child.stdout.take().unwrap());
+    let (sender, lines) = std::sync::mpsc::sync_channel(10_000);
+    Builder::new()
+        .spawn(move || {
+            for line in out.lines().map_while(Result::ok) {
+                let _ = sender.send(serde_json::from_str(&line).unwrap());
+            }
+        })
+        .unwrap();
+    Tail { process: saltcellar::testkit::usage::Process(child), lines }
+}
+
+#[test]
+fn a_tail_joins_history_and_live_events_without_gap_or_duplicate() {
+    let cellar = Cellar::start();
+    put(&cellar, 0..300);
+    std::thread::scope(|scope| {
+        // Stored while the tail reads history and passes over to live events.
+        let writes = Builder::new().spawn_scoped(scope, || put(&cellar, 300..900)).unwrap();
+        let since = tail(&cellar, &["--since", "1h", "--limit", "900"]);
+        let found: Vec<u64> = (0..900)
+            .map(|_| saltcellar::testkit::receive(&since.lines)["data"]["n"].as_u64().unwrap())
+            .collect();
+        assert_eq!(found, (0..900).collect::<Vec<_>>());
+        writes.join().unwrap();
+        let mut process = since.process;
+        assert!(ended(&mut process.0).success(), "the limit ends it");
+    });
+    // Without a time, only new events that match.
+    let live = tail(&cellar, &["--where", "data.retcode == 1"]);
+    wait_for("the tail", || {
+        (cellar.ask("status", vec![])["counters"]["calls"].as_u64() > Some(900)).then_some(())
+    });
+    let first = wait_for("an event", || {
+        put(&cellar, 1000..1002);
+        live.lines.recv_timeout(std::time::Duration::from_millis(200)).ok()
+    });
+    assert_eq!(first["tag"], "test/1001");
+}
+
+#[test]
+fn events_of_a_bus_reach_a_tail() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("bus")).unwrap();
+    let bus = master_bus(&dir.path().join("bus"));
+    let cellar = Cellar::start_in(dir, &["--bus", "DIR/bus"]);
+    let mut master = bus.subscriber().unwrap();
+    let live = tail(&cellar, &["--tag", "test/*"]);
+    let mut frame = Vec::new();
+    saltcellar::testkit::bus::put_frame(&mut frame, b"test/1\n\n\x81\xa1n\x01");
+    let event = wait_for("an event of the bus", || {
+        publish(&mut master, "plain", &[frame.clone()]);
+        live.lines.recv_timeout(std::time::Duration::from_millis(300)).ok()
+    });
+    assert_eq!((event["tag"].as_str(), event["source"].as_str()), (Some("test/1"), Some("bus")));
+}
+
+#[test]
+fn cursors_are_part_of_a_backup_and_survive_a_rebuild() {
+    let mut cellar = Cellar::start();
+    cellar.ask("consumer_create", vec![("name", "audit".into()), ("to", "oldest".into())]);
+    put(&cellar, 0..20);
+    let batch = next(&cellar, 10, 0);
+    ack(&cellar, batch[9].0);
+    let state = cellar.state_dir();
+    let (backup, restored) = (cellar.dir.path().join("backup"), cellar.dir.path().join("new/state"));
+    let store = |args: &[&str]| {
+        let output = program().arg("store").args(args).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{args:?}: {}", stderr(&output));
+    };
+    let text = |path: &std::path::Path| path.to_str().unwrap().to_owned();
+    store(&["backup", &text(&backup), "--state-dir", &text(&state)]);
+    // Acknowledged after the backup.
+    ack(&cellar, 15);
+    assert!(cellar.terminate());
+    store(&["rebuild", "--state-dir", &text(&state)]);
+    cellar.restart();
+    assert_eq!(next(&cellar, 1, 0)[0].0, 16);
+    assert!(cellar.terminate());
+    std::fs::create_dir(cellar.dir.path().join("new")).unwrap();
+    store(&["restore", &text(&backup), &text(&restored)]);
+    let new = tempfile::tempdir().unwrap();
+    std::fs::rename(&restored, new.path().join("state")).unwrap();
+    let cellar = Cellar::start_on(new);
+    let batch = next(&cellar, 1, 0);
+    assert_eq!((batch[0].0, batch[0].1), (11, 10), "as at the time of the backup");
+}
