@@ -16,6 +16,7 @@
 //!         +--> api: queries -> local socket, HTTPS -> command line, Salt's returner calls
 //!         |         ZeroMQ PUB
 //!         +--> reactor -> the master's request port
+//!         +--> engines: sinks -> files, HTTP services, programs
 //! ```
 //!
 //! A file imports only from layers above its own in the list below; modules of a layer do not import each other.
@@ -40,6 +41,7 @@ pub mod config;
 pub mod store;
 
 // services
+pub mod engines;
 pub mod ingest;
 pub mod reactor;
 

@@ -15,7 +15,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("benchmarks and tests", &["testkit"]),
     ("settings", &["config"]),
     ("memory", &["store"]),
-    ("services", &["ingest", "reactor"]),
+    ("services", &["engines", "ingest", "reactor"]),
     ("interfaces", &["api"]),
     ("commands", &["cli"]),
 ];
@@ -500,7 +500,7 @@ fn keys_of(sources: &str, name: &str, prefix: &str) -> String {
             let comment = std::mem::take(&mut comment);
             if kind.ends_with("Config") {
                 keys += &keys_of(sources, kind, &format!("{field}."));
-            } else if !["origins", "given"].contains(&field) {
+            } else if !["origins", "given", "lines"].contains(&field) {
                 let comment = comment.trim().replace("\n\n\n", "\n\n");
                 writeln!(keys, "\n## `{prefix}{field}`\n\n{comment}").unwrap();
             }

@@ -3,12 +3,14 @@
 //! Every limiting number is defined here; prose links to the constant.
 
 mod consumers;
+mod engines;
 mod reactor;
 mod store;
 
 use std::time::Duration;
 
 pub use consumers::*;
+pub use engines::*;
 pub use reactor::*;
 pub use store::*;
 

@@ -6,7 +6,6 @@
 //! error that starts with `saltcellar: failed to`; an unreachable daemon and findings of `doctor` have separate lines.
 
 mod admin;
-mod ask;
 mod bench;
 mod doctor;
 mod export;
@@ -24,6 +23,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use self::format::ask;
 pub use self::format::exit::Exit;
 pub use self::format::output::{Form, Format, OutputError};
 use crate::config::CliOverrides;
@@ -106,6 +106,9 @@ enum Verb {
     /// List, create and control consumers of the event stream
     #[command(subcommand)]
     Consumers(jobs::consumers::Consumers),
+    /// Show, test and control sinks, which deliver events to other systems
+    #[command(subcommand)]
+    Sinks(admin::sinks::Sinks),
     /// Show daemon status
     #[command(after_long_help = admin::status::EXAMPLES)]
     Status,
@@ -196,6 +199,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Verb::Jobs(jobs) => jobs::run(&global, jobs),
         Verb::Events(events) => jobs::events::run(&global, events),
         Verb::Consumers(verb) => jobs::consumers::run(&global, verb),
+        Verb::Sinks(verb) => admin::sinks::run(&global, verb),
         Verb::Status => admin::status::run(&global),
         Verb::Doctor(args) => doctor::run(&global, &args),
         Verb::Setup(args) => admin::setup::run(&global, &args),

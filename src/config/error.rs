@@ -56,22 +56,35 @@ impl fmt::Display for ConfigError {
 }
 
 /// A value that its key does not accept.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Invalid {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Invalid {
     /// The key and the position below it, such as `store.classes[0].name`.
-    pub(super) path: String,
+    pub path: String,
     /// The problem and the accepted values.
-    pub(super) problem: String,
+    pub problem: String,
 }
 
 impl Invalid {
-    pub(super) fn new(path: impl Into<String>, problem: impl Into<String>) -> Self {
+    /// An error for the value at `path`.
+    pub fn new(path: impl Into<String>, problem: impl Into<String>) -> Self {
         Self { path: path.into(), problem: problem.into() }
+    }
+
+    /// The same error, with the path of what contains the value.
+    #[must_use]
+    pub fn below(self, parent: &str) -> Self {
+        let Self { path, problem } = self;
+        let path = match path.as_str() {
+            "" | "." => parent.to_owned(),
+            path if path.starts_with('[') => format!("{parent}{path}"),
+            path => format!("{parent}.{path}"),
+        };
+        Self { path, problem }
     }
 }
 
 /// Rejects a value outside of `range`.
-pub(super) fn within<T: Word + PartialOrd>(
+pub fn within<T: Word + PartialOrd>(
     path: impl Into<String>,
     value: &T,
     range: impl RangeBounds<T>,

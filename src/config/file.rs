@@ -13,6 +13,7 @@ use std::collections::HashMap;
 use saphyr_parser::{Event, Parser, ScalarStyle, StrInput};
 use serde_json::{Map, Value as Json};
 
+use super::error::Invalid;
 use crate::base::limits;
 
 /// A value, and the line of each of its keys and items.
@@ -23,7 +24,7 @@ pub(super) struct Document {
 }
 
 /// Lines by path, such as `log.level` or `bus[0]`.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Lines(HashMap<String, usize>);
 
 impl Lines {
@@ -48,6 +49,14 @@ pub(super) struct BadYaml {
 
 fn bad<T>(line: usize, problem: impl Into<String>) -> Result<T, BadYaml> {
     Err(BadYaml { line, problem: problem.into() })
+}
+
+/// The value of a YAML text, read as a configuration file is.
+pub fn read_yaml(text: &str) -> Result<Json, Invalid> {
+    match parse(text) {
+        Ok(document) => Ok(document.value),
+        Err(BadYaml { line, problem }) => Err(Invalid::new("", format!("line {line}: {problem}"))),
+    }
 }
 
 /// Reads one document. An empty file is null.

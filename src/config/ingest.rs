@@ -71,16 +71,22 @@ impl Default for IngestConfig {
 impl IngestConfig {
     pub(super) fn check(&mut self) -> Result<(), Invalid> {
         name_rules("ingest.filter", self.filter.iter_mut().map(|rule| &mut rule.name).collect())?;
-        name_rules("ingest.redact", self.redact.iter_mut().map(|rule| &mut rule.name).collect())?;
-        for (n, rule) in self.redact.iter().enumerate() {
-            let is_empty = rule.keys.is_empty() && rule.paths.is_empty() && rule.patterns.is_empty();
-            if is_empty && rule.builtin.is_none() {
-                let problem = "it selects nothing; give at least one of builtin, keys, paths and patterns";
-                return Err(Invalid::new(format!("ingest.redact[{n}]"), problem));
-            }
-        }
+        name_redact_rules("ingest.redact", &mut self.redact)?;
         within("ingest.spill_bytes_max", &self.spill_bytes_max, 16 * MIB..=1024 * GIB)
     }
+}
+
+/// Checks the rules of the key `key`; a rule without a name gets its number, from 1.
+pub fn name_redact_rules(key: &str, rules: &mut [RedactRule]) -> Result<(), Invalid> {
+    name_rules(key, rules.iter_mut().map(|rule| &mut rule.name).collect())?;
+    for (n, rule) in rules.iter().enumerate() {
+        let is_empty = rule.keys.is_empty() && rule.paths.is_empty() && rule.patterns.is_empty();
+        if is_empty && rule.builtin.is_none() {
+            let problem = "it selects nothing; give at least one of builtin, keys, paths and patterns";
+            return Err(Invalid::new(format!("{key}[{n}]"), problem));
+        }
+    }
+    Ok(())
 }
 
 /// Checks the names of rules; a rule without a name gets its number, from 1.

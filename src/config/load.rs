@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value as Json, json};
 
 use super::environment::{ENV_LOG, ENV_SOCKET, ENV_STATE_DIR, SYSTEM_SOCKET};
@@ -209,22 +210,28 @@ impl Settings {
 
     fn config(self) -> Result<Config, ConfigError> {
         let values = Json::Object(self.values);
-        let mut config: Config = serde_path_to_error::deserialize(values).map_err(|error| {
-            invalid(
-                &self.origins,
-                &self.lines,
-                error.path().to_string(),
-                describe(&error.inner().to_string()),
-            )
-        })?;
+        let mut config: Config = read_options(&values)
+            .map_err(|bad| invalid(&self.origins, &self.lines, bad.path, bad.problem))?;
         config.check().map_err(|bad| invalid(&self.origins, &self.lines, bad.path, bad.problem))?;
         config.origins = self.origins;
+        config.lines = self.lines;
         Ok(config)
     }
 }
 
+/// Reads settings from values as in a configuration file.
+pub fn read_options<T: DeserializeOwned>(values: &Json) -> Result<T, Invalid> {
+    serde_path_to_error::deserialize(values)
+        .map_err(|error| Invalid::new(error.path().to_string(), describe(&error.inner().to_string())))
+}
+
 /// The error for the value at `path`, with its exact line.
-fn invalid(origins: &BTreeMap<String, Origin>, lines: &Lines, path: String, problem: String) -> ConfigError {
+pub(super) fn invalid(
+    origins: &BTreeMap<String, Origin>,
+    lines: &Lines,
+    path: String,
+    problem: String,
+) -> ConfigError {
     let contains = |key: &&String| {
         path.strip_prefix(*key).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
     };

@@ -23,15 +23,17 @@ mod store;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Map, Value as Json};
 use tracing_subscriber::EnvFilter;
 
 pub use self::environment::{Environment, SYSTEM_CONFIG, SYSTEM_SOCKET, SYSTEM_STATE_DIR};
-use self::error::Invalid;
-pub use self::error::{ConfigError, Origin};
+pub use self::error::{ConfigError, Invalid, Origin, within};
+use self::file::Lines;
+pub use self::file::read_yaml;
 pub use self::https::{HttpsConfig, MinionsRead};
-pub use self::ingest::IngestConfig;
-pub use self::load::{CliOverrides, SocketChoice};
+pub use self::ingest::{IngestConfig, name_redact_rules};
+pub use self::load::{CliOverrides, SocketChoice, read_options};
 pub use self::reactor::ReactorConfig;
 pub use self::store::{Space, StoreConfig};
 use crate::base::limits;
@@ -115,12 +117,28 @@ pub struct Config {
     pub log: LogConfig,
     /// The store.
     pub store: StoreConfig,
+    /// Destinations of events by name: files, HTTP services, programs. Each has an encoder and a transport, or a preset with both, and delivers every
+    /// event that matches, from a saved position on. A SIGHUP applies changes. docs/SINKS.md describes the keys.
+    ///
+    /// - value: a mapping of names to sinks
+    /// - default: `{}`
+    /// - example: `{audit: {match: [{tag: 'salt/auth*'}], encoder: json, transport: {file: {path: /var/log/saltcellar/audit.jsonl}}}}`
+    #[serde(deserialize_with = "mapping_or_nothing")]
+    pub sinks: Map<String, Json>,
     /// The origin of each key; absent for a default.
     #[serde(skip)]
     origins: BTreeMap<String, Origin>,
     /// The flags.
     #[serde(skip)]
     given: CliOverrides,
+    /// The lines of the file.
+    #[serde(skip)]
+    lines: Lines,
+}
+
+/// A mapping whose items may all be commented out. The part that uses the values checks them, see [`Config::error_at`].
+fn mapping_or_nothing<'de, D: Deserializer<'de>>(from: D) -> Result<Map<String, Json>, D::Error> {
+    Option::deserialize(from).map(Option::unwrap_or_default)
 }
 
 /// The ZeroMQ sockets; each is off unless it has a path.
@@ -242,8 +260,10 @@ impl Default for Config {
             zeromq: ZeromqConfig::default(),
             log: LogConfig::default(),
             store: StoreConfig::default(),
+            sinks: Map::new(),
             origins: BTreeMap::new(),
             given: CliOverrides::default(),
+            lines: Lines::default(),
         }
     }
 }
@@ -287,6 +307,11 @@ impl Config {
     /// The origin of the value of key `name`.
     pub fn origin(&self, name: &str) -> &Origin {
         self.origins.get(name).unwrap_or(&Origin::Default)
+    }
+
+    /// The error for a value at `path`, such as `sinks.audit.encoder`, that the part which uses it does not accept; with its line.
+    pub fn error_at(&self, path: String, problem: String) -> ConfigError {
+        load::invalid(&self.origins, &self.lines, path, problem)
     }
 
     /// The effective configuration as YAML, each value with its origin in a comment.

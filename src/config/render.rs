@@ -18,12 +18,15 @@ pub(super) fn values(config: &Config) -> Map<String, Json> {
     }
 }
 
+/// Keys whose value is a mapping with names that the user chooses. Every other mapping is a section.
+const MAPPINGS: [&str; 1] = ["sinks"];
+
 /// The values of all keys by dotted name.
 pub(super) fn by_name(config: &Config) -> Map<String, Json> {
     let mut named = Map::new();
     for (name, value) in values(config) {
         match value {
-            Json::Object(section) => {
+            Json::Object(section) if !MAPPINGS.contains(&name.as_str()) => {
                 named.extend(section.into_iter().map(|(key, value)| (format!("{name}.{key}"), value)));
             }
             value => _ = named.insert(name, value),
@@ -56,7 +59,9 @@ fn remove_unset(value: &mut Json) {
 pub(super) fn yaml(config: &Config) -> String {
     let mut text = format!("# saltcellar {}, effective configuration\n", env!("CARGO_PKG_VERSION"));
     for (name, value) in values(config) {
-        if let Json::Object(section) = value {
+        if MAPPINGS.contains(&name.as_str()) {
+            yaml_key(&mut text, "", &name, &value, config.origin(&name));
+        } else if let Json::Object(section) = value {
             line(&mut text, format_args!("{name}:"));
             for (key, value) in section {
                 yaml_key(&mut text, "  ", &key, &value, config.origin(&format!("{name}.{key}")));
@@ -76,6 +81,12 @@ fn yaml_key(text: &mut String, indent: &str, name: &str, value: &Json, origin: &
             line(text, format_args!("{indent}{name}:  # {origin}"));
             for item in items {
                 line(text, format_args!("{indent}  - {}", scalar(item)));
+            }
+        }
+        Json::Object(items) if !items.is_empty() => {
+            line(text, format_args!("{indent}{name}:  # {origin}"));
+            for (item, value) in items {
+                line(text, format_args!("{indent}  {}: {}", scalar(&json!(item)), scalar(value)));
             }
         }
         _ => line(text, format_args!("{indent}{name}: {}  # {origin}", scalar(value))),
@@ -213,6 +224,7 @@ mod tests {
                 "  free_bytes_low: auto  # default",
                 "  free_bytes_min: auto  # default",
                 "  pin_bytes_max: 10GiB  # default",
+                "sinks: {}  # default",
             ]
         );
         let json = config.to_json();

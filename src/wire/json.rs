@@ -24,10 +24,14 @@
 //! [`from_json`] reverses [`to_json`], except for differences that msgpack itself ignores: the width
 //! of integers and floats, repeated keys, and keys that are arrays or maps.
 
+use std::collections::HashSet;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use rmpv::{Integer, Utf8String, Value};
 use serde_json::{Map, Number, Value as Json};
+
+use crate::wire::msgpack::{Head, Reader};
 
 /// Salt's ext type of dates.
 const EXT_DATETIME: i8 = 78;
@@ -51,6 +55,78 @@ pub fn to_json(value: &Value) -> Json {
         }
         Value::Ext(code, blob) => ext(*code, blob),
     }
+}
+
+/// Appends the text of the JSON form of one msgpack value to `out`, without a tree in between. Returns whether it could: values whose form is
+/// tagged, repeated keys, deep nesting and malformed bytes need [`to_json`]; then `out` is as before.
+pub fn append_plain(bytes: &[u8], out: &mut Vec<u8>) -> bool {
+    let start = out.len();
+    let mut reader = Reader::new(bytes);
+    let is_written = append_value(&mut reader, out, PLAIN_DEPTH_MAX).is_some() && reader.rest().is_empty();
+    if !is_written {
+        out.truncate(start);
+    }
+    is_written
+}
+
+/// Nesting depth of [`append_plain`], which recurses.
+const PLAIN_DEPTH_MAX: usize = 64;
+
+fn append_value(reader: &mut Reader<'_>, out: &mut Vec<u8>, depth: usize) -> Option<()> {
+    let depth = depth.checked_sub(1)?;
+    match reader.head().ok()? {
+        Head::Nil => out.extend_from_slice(b"null"),
+        Head::Bool(true) => out.extend_from_slice(b"true"),
+        Head::Bool(false) => out.extend_from_slice(b"false"),
+        Head::Int(n) => serde_json::to_writer(out, &n).ok()?,
+        Head::Big(n) => serde_json::to_writer(out, &n).ok()?,
+        Head::Float(x) if x.is_finite() => serde_json::to_writer(out, &x).ok()?,
+        Head::Str(n) => {
+            let text = std::str::from_utf8(reader.take(n).ok()?).ok()?;
+            serde_json::to_writer(out, text).ok()?;
+        }
+        Head::Array(n) => {
+            out.push(b'[');
+            for index in 0..n {
+                if index > 0 {
+                    out.push(b',');
+                }
+                append_value(reader, out, depth)?;
+            }
+            out.push(b']');
+        }
+        Head::Map(n) => append_map(reader, n, out, depth)?,
+        Head::Float(_) | Head::Bin(_) | Head::Ext(..) => return None,
+    }
+    Some(())
+}
+
+fn append_map(reader: &mut Reader<'_>, pairs: usize, out: &mut Vec<u8>, depth: usize) -> Option<()> {
+    let (mut few, mut many) = (Vec::new(), HashSet::new());
+    out.push(b'{');
+    for index in 0..pairs {
+        if index > 0 {
+            out.push(b',');
+        }
+        let Head::Str(n) = reader.head().ok()? else { return None };
+        let key = std::str::from_utf8(reader.take(n).ok()?).ok()?;
+        // Comparing a few keys is faster than hashing them.
+        let is_repeated = if pairs <= 16 {
+            let is_known = few.contains(&key);
+            few.push(key);
+            is_known
+        } else {
+            !many.insert(key)
+        };
+        if is_repeated || key.starts_with('$') {
+            return None;
+        }
+        serde_json::to_writer(&mut *out, key).ok()?;
+        out.push(b':');
+        append_value(reader, out, depth)?;
+    }
+    out.push(b'}');
+    Some(())
 }
 
 /// The JSON is not the form of a value.
@@ -321,7 +397,61 @@ mod tests {
         })
     }
 
+    #[test]
+    fn text_without_a_tree_is_the_same_text() {
+        let packed = |value: &Value| {
+            let mut bytes = Vec::new();
+            rmpv::encode::write_value(&mut bytes, value).unwrap();
+            bytes
+        };
+        let many = (0..40).map(|n| (Value::from(format!("k{n}")), n.into())).collect();
+        let value = Value::Map(vec![
+            (
+                "a".into(),
+                Value::Array(vec![
+                    Value::Nil,
+                    true.into(),
+                    (-1).into(),
+                    u64::MAX.into(),
+                    1.5.into(),
+                    Value::F32(0.1),
+                ]),
+            ),
+            ("b\"\n".into(), Value::Map(many)),
+            (String::new().into(), "gr\u{fc}n".into()),
+        ]);
+        let mut out = b"x".to_vec();
+        assert!(append_plain(&packed(&value), &mut out));
+        assert_eq!(String::from_utf8(out).unwrap(), format!("x{}", to_json(&value)));
+        let twice: Vec<(Value, Value)> = vec![("a".into(), 1.into()), ("a".into(), 2.into())];
+        let nested = (0..100).fold(Value::Nil, |inner, _| Value::Array(vec![inner]));
+        let tagged = [Value::Binary(vec![1]), Value::F64(f64::NAN), Value::Map(vec![(1.into(), 2.into())])];
+        for value in
+            [Value::Map(twice), nested, Value::Map(vec![("$a".into(), 1.into())])].iter().chain(&tagged)
+        {
+            let mut out = b"x".to_vec();
+            assert!(
+                !append_plain(&packed(&Value::Array(vec![1.into(), value.clone()])), &mut out),
+                "{value}"
+            );
+            assert_eq!(out, b"x");
+        }
+        for malformed in [&[][..], &[0xc1], &[0x91], &[0xc0, 0xc0], &[0x81, 0xa1]] {
+            assert!(!append_plain(malformed, &mut Vec::new()), "{malformed:?}");
+        }
+    }
+
     proptest! {
+        #[test]
+        fn text_without_a_tree_is_that_of_the_tree(value in values()) {
+            let mut bytes = Vec::new();
+            rmpv::encode::write_value(&mut bytes, &value).unwrap();
+            let mut text = Vec::new();
+            if append_plain(&bytes, &mut text) {
+                prop_assert_eq!(String::from_utf8(text).unwrap(), to_json(&value).to_string());
+            }
+        }
+
         #[test]
         fn every_value_survives_a_round_trip(value in values()) {
             let text = to_json(&value).to_string();

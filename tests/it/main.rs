@@ -44,6 +44,9 @@ mod jobs;
 /// Consumers of the event stream, and `events tail`.
 mod consumers;
 
+/// Sinks: delivery to files, HTTP services and programs.
+mod sinks;
+
 /// Rights of calls, by uid.
 mod rights;
 

@@ -19,7 +19,7 @@ const NOBODY: u32 = 65534;
 const MASTER: u32 = 54_321;
 
 /// Calls that change retention or Salt's behaviour.
-const ADMIN: [&str; 8] = [
+const ADMIN: [&str; 14] = [
     "save_reg",
     "clean_old_jobs",
     "event_send",
@@ -28,9 +28,15 @@ const ADMIN: [&str; 8] = [
     "reactor_replay",
     "reactor_lease",
     "consumer_pin",
+    "sink_test",
+    "sink_pause",
+    "sink_resume",
+    "sink_seek",
+    "sink_retry",
+    "sink_drop",
 ];
 /// Calls that add history.
-const WRITE: [&str; 15] = [
+const WRITE: [&str; 16] = [
     "prep_jid",
     "save_load",
     "save_minions",
@@ -46,6 +52,7 @@ const WRITE: [&str; 15] = [
     "consumer_pause",
     "consumer_resume",
     "consumer_delete",
+    "sinks_check",
 ];
 
 /// A connection of that user.

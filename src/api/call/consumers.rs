@@ -22,14 +22,14 @@ use crate::wire::msgpack::Writer;
 /// A position in the log; without any field, the caller's default.
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct StartArgs {
+pub(super) struct StartArgs {
     to: Option<String>,
     time: Option<i64>,
     seq: Option<u64>,
 }
 
 impl StartArgs {
-    fn start(&self) -> Result<Option<Start>, CallError> {
+    pub(super) fn start(&self) -> Result<Option<Start>, CallError> {
         let given = [self.to.is_some(), self.time.is_some(), self.seq.is_some()];
         if given.iter().filter(|given| **given).count() > 1 {
             return Err(CallError::Argument("give only one of `to`, `time` and `seq`".to_owned()));

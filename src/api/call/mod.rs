@@ -11,7 +11,7 @@ mod poll;
 mod reactor;
 mod rights;
 mod send;
-mod shadow;
+mod sinks;
 mod store;
 mod writes;
 
@@ -31,6 +31,7 @@ use super::https::HttpsMonitor;
 use crate::base::clock::{Clock, Micros};
 use crate::base::limits::{ARGS_BYTES_MAX, ARGS_DEPTH_MAX};
 use crate::base::metrics::Metrics;
+use crate::engines::runtime::Engines;
 use crate::ingest::bus::BusMonitor;
 use crate::ingest::fire::Firer;
 use crate::ingest::policy::Policy;
@@ -68,6 +69,8 @@ pub struct Ctx {
     pub firer: Arc<Firer>,
     /// The reactor, if configured.
     pub reactor: Option<Handle>,
+    /// The sinks.
+    pub engines: Arc<Engines>,
     /// The open ZeroMQ sockets.
     pub zeromq: Vec<unix_listener::SocketStats>,
     /// Start time of the daemon.
@@ -189,7 +192,7 @@ pub const CALLS: &[Call] = &[
     read("reactor_history", "List reactions, the latest first", Read, reactor::history),
     read("reactor_show", "Show one reaction with the results of its calls", Read, reactor::show),
     read("reactor_why", "Show the rules that match a tag, and its latest reactions", Read, reactor::why),
-    read("reactor_shadow", "List calls of our reactor and of Salt's for comparison", Read, shadow::shadow),
+    read("reactor_shadow", "List calls of our reactor and of Salt's for comparison", Read, reactor::shadow),
     read("reactor_replay", "Repeat dead-lettered calls", Admin, reactor::replay),
     read("reactor_lease", "Renew the reactor's lease, for the master's engine", Admin, reactor::lease),
     read("job_show", "Show one job with its returns", Read, jobs::job_show),
@@ -208,6 +211,15 @@ pub const CALLS: &[Call] = &[
     read("consumer_pause", "Pause a consumer", Write, consumers::pause),
     read("consumer_resume", "Resume a consumer", Write, consumers::resume),
     read("consumer_delete", "Delete a consumer", Write, consumers::delete),
+    read("sinks_list", "List sinks with their state and lag", Read, sinks::list),
+    read("sinks_check", "Check that destinations of sinks are reachable", Write, sinks::check),
+    read("sink_test", "Send the newest matching event to the destination of a sink", Admin, sinks::test),
+    read("sink_pause", "Pause a sink", Admin, sinks::pause),
+    read("sink_resume", "Resume a sink", Admin, sinks::resume),
+    read("sink_seek", "Move the position of a sink", Admin, sinks::seek),
+    read("sink_dead_letters", "List the dead letters of a sink", Read, sinks::dead_letters),
+    read("sink_retry", "Deliver dead letters again", Admin, sinks::retry),
+    read("sink_drop", "Delete dead letters", Admin, sinks::drop),
     read("consumer_pin", "Keep unprocessed events of a consumer, or stop it", Admin, consumers::pin),
 ];
 

@@ -13,6 +13,7 @@ mod options;
 mod permissions;
 mod python;
 mod reactor;
+mod sinks;
 
 pub(super) use self::master::setting as master_setting;
 
@@ -142,6 +143,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let unreachable = status.is_none();
     if let Some((mut client, status)) = status {
         reactor::check(&mut found, &mut client, &config);
+        sinks::check(&mut found, &mut client);
         check_store(&mut found, &mut client, &status);
         check_buses(&mut found, &status);
         check_counters(&mut found, &status);

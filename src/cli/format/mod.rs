@@ -1,5 +1,6 @@
-//! The forms of input, output and results: tables, JSON, Salt's outputters, times, YAML arguments, progress, exit codes.
+//! Calls to the daemon and their pages; the forms of input, output and results: tables, JSON, Salt's outputters, times, YAML arguments, progress, exit codes.
 
+pub(super) mod ask;
 pub(super) mod exit;
 pub(super) mod fields;
 pub(super) mod nested;

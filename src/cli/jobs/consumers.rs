@@ -107,7 +107,7 @@ pub(in crate::cli) struct Pin {
 
 /// A place in the log, as an argument of a call.
 #[derive(Clone)]
-pub(in crate::cli) struct Position(&'static str, Json);
+pub(in crate::cli) struct Position(pub(in crate::cli) &'static str, pub(in crate::cli) Json);
 
 const HOLDER: &str = "cli";
 
@@ -131,7 +131,7 @@ Examples:
   saltcellar consumers seek audit 2026-11-21T05:47
   saltcellar consumers seek audit 81234";
 
-fn position(text: &str) -> Result<Position, String> {
+pub(in crate::cli) fn position(text: &str) -> Result<Position, String> {
     if text == "oldest" || text == "newest" {
         return Ok(Position("to", text.into()));
     }

@@ -1,8 +1,8 @@
 //! The daemon: builds all parts from a configuration, runs them, and stops them in order.
 //!
 //! ```text
-//! start: store -> appender, committer, sealer, retainer -> buses -> ZeroMQ -> reactor -> socket, HTTPS -> ready
-//! stop:  socket and HTTPS (calls in flight finish) -> buses (memory stored or spilled) -> reactor -> ZeroMQ PULL (messages
+//! start: store -> appender, committer, sealer, retainer -> buses -> ZeroMQ -> reactor -> sinks -> socket, HTTPS -> ready
+//! stop:  socket and HTTPS (calls in flight finish) -> sinks -> buses (memory stored or spilled) -> reactor -> ZeroMQ PULL (messages
 //!        received) -> appender (all answered, synced) -> committer -> sealer -> retainer -> ZeroMQ PUB (all published)
 //!        -> lock released
 //! ```
@@ -19,7 +19,7 @@ use anyhow::Context as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
-use super::{permissions, reload, threads, watchdog, zeromq};
+use super::{engines, permissions, reload, threads, watchdog, zeromq};
 use crate::api::call::{Ctx, JidMaker, Rights};
 use crate::api::https;
 use crate::api::socket::serve;
@@ -28,6 +28,8 @@ use crate::base::limits::{BUS_GATHER, BUS_GATHER_TO_REACT, DRAIN_TIMEOUT, JOBS_R
 use crate::base::metrics::Metrics;
 use crate::base::shutdown::Drain;
 use crate::config::Config;
+use crate::engines::runtime::Engines;
+use crate::engines::settings::of_config;
 use crate::ingest::bus::Bus;
 use crate::ingest::fire::Firer;
 use crate::ingest::master_keys::MasterKeys;
@@ -52,6 +54,7 @@ struct Daemon {
     buses: Vec<JoinHandle<()>>,
     zeromq: Option<zeromq::ZmqSockets>,
     reactor: Option<ReactorService>,
+    engines: Arc<Engines>,
     store_threads: Vec<JoinHandle<()>>,
     signals: UnixSignals,
 }
@@ -77,6 +80,7 @@ impl UnixSignals {
 impl Daemon {
     /// Opens the store and all sources.
     fn start(config: &Config) -> anyhow::Result<Self> {
+        let sinks = of_config(config).context("read the configuration")?;
         let inherited = watchdog::inherited(&config.socket);
         let clock = Clock::real();
         let metrics = Arc::new(Metrics::default());
@@ -163,6 +167,7 @@ impl Daemon {
         let firer = Arc::new(Firer::new(watches.clone(), clock.clone()));
         let clean = Arc::new(move |batch| master_keys.clean_batch(batch));
         let reactor = ReactorService::start(config, &store, &intake, firer.clone(), clean, &clock, &metrics)?;
+        let engines = engines::start(config, sinks, &store, &options.fs, &clock);
         let jids = JidMaker::after(newest_jid(&store, started).context("find the newest job")?);
         let ctx = Arc::new(Ctx {
             store: store.clone(),
@@ -174,6 +179,7 @@ impl Daemon {
             entry_bytes_max: config.store.entry_bytes_max,
             firer,
             reactor: reactor.as_ref().map(ReactorService::handle),
+            engines: engines.clone(),
             buses: watches,
             spools: config.spools.clone(),
             https: config.https.listen.map(|_| https::HttpsMonitor::default()),
@@ -208,6 +214,7 @@ impl Daemon {
             buses,
             zeromq,
             reactor,
+            engines,
             store_threads,
             signals,
         })
@@ -215,14 +222,15 @@ impl Daemon {
 
     /// Waits for SIGTERM or SIGINT, while feeding systemd's watchdog. SIGHUP rereads the configuration.
     fn wait_for_signal(&mut self, running: &Config) {
-        let Self { runtime, store, reactor, signals, .. } = self;
+        let Self { runtime, store, reactor, engines, signals, .. } = self;
         let seen_s_ago = || store.appender_seen_ago().as_secs();
         runtime.block_on(async {
             let reload = async {
                 while signals.hup.recv().await.is_some() {
                     watchdog::reloading();
                     let (config, reactor) = (running.clone(), reactor.as_ref().map(ReactorService::reloader));
-                    let work = move || reload::reload(&config, reactor.as_ref());
+                    let engines = engines.clone();
+                    let work = move || reload::reload(&config, reactor.as_ref(), &engines);
                     if let Err(error) = tokio::task::spawn_blocking(work).await {
                         tracing::error!(%error, "reload failed");
                     }
@@ -258,6 +266,8 @@ impl Daemon {
             let _ = runtime.block_on(served);
             runtime.shutdown_timeout(Duration::from_secs(5));
         }
+        // They only read: what is not delivered now is delivered by the next start.
+        self.engines.stop();
         self.drain.stop();
         self.buses.into_iter().for_each(threads::join);
         // After the buses: their last events are in the log, and the next start reacts to them.

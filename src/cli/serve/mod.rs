@@ -1,6 +1,7 @@
 //! `saltcellar serve`: the daemon in the foreground.
 
 mod daemon;
+mod engines;
 mod fire;
 mod logs;
 mod permissions;

@@ -7,26 +7,26 @@ use rmpv::Value;
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 
-use super::Global;
-use super::format::fields::Fields as _;
-use super::format::output::{Form, Format, Output};
-use super::format::when::iso_in;
+use super::fields::Fields as _;
+use super::output::{Form, Format, Output};
+use super::when::iso_in;
 use crate::api::client::{Client, ClientError};
 use crate::base::limits;
+use crate::cli::Global;
 use crate::config::{Environment, Origin, SocketChoice};
 use crate::wire::json::{plain_value, to_json};
 
 /// The daemon is unreachable.
 #[derive(Debug, thiserror::Error)]
 #[error("daemon unreachable at {} ({}): {source}", choice.path.display(), origin_text(&choice.origin))]
-pub(super) struct NoDaemon {
+pub(in crate::cli) struct NoDaemon {
     choice: SocketChoice,
     source: io::Error,
 }
 
 impl NoDaemon {
     /// The remedy.
-    pub(super) fn hint(&self) -> String {
+    pub(in crate::cli) fn hint(&self) -> String {
         if self.source.kind() == io::ErrorKind::PermissionDenied {
             return "this user has no access to the socket; add it to the group named by socket_group in the configuration"
                 .to_owned();
@@ -50,7 +50,7 @@ fn origin_text(origin: &Origin) -> String {
 }
 
 /// Connects to the daemon whose socket is set by flags, environment, configuration or default, in this order.
-pub(super) fn connect(global: &Global) -> anyhow::Result<Client> {
+pub(in crate::cli) fn connect(global: &Global) -> anyhow::Result<Client> {
     let choice = SocketChoice::find(&global.overrides(), &Environment::of_process())
         .context("read the configuration")?;
     Client::connect(&choice.path).map_err(|error| match error {
@@ -60,7 +60,11 @@ pub(super) fn connect(global: &Global) -> anyhow::Result<Client> {
 }
 
 /// Makes one call. `args` is a map; or `()`; null values are left out. The times in the answer become ISO text.
-pub(super) fn call(client: &mut Client, name: &str, args: impl Serialize) -> Result<Json, ClientError> {
+pub(in crate::cli) fn call(
+    client: &mut Client,
+    name: &str,
+    args: impl Serialize,
+) -> Result<Json, ClientError> {
     let mut args = match serde_json::to_value(args).map(plain_value) {
         Ok(Value::Map(args)) => args,
         Ok(Value::Nil) => Vec::new(),
@@ -73,7 +77,7 @@ pub(super) fn call(client: &mut Client, name: &str, args: impl Serialize) -> Res
 }
 
 /// Connects and makes one call, for `operation`.
-pub(super) fn answer(
+pub(in crate::cli) fn answer(
     global: &Global,
     name: &str,
     args: impl Serialize,
@@ -83,7 +87,7 @@ pub(super) fn answer(
 }
 
 /// A list read in pages from the newest row backwards.
-pub(super) struct Pages {
+pub(in crate::cli) struct Pages {
     client: Client,
     list: ListCall,
     /// The arguments, with `before`: the position of the next page.
@@ -96,33 +100,33 @@ pub(super) struct Pages {
 
 /// A call that answers with a list.
 #[derive(Clone, Copy)]
-pub(super) struct ListCall {
-    pub(super) call: &'static str,
+pub(in crate::cli) struct ListCall {
+    pub(in crate::cli) call: &'static str,
     /// The field of the answer that holds the list.
-    pub(super) rows: &'static str,
+    pub(in crate::cli) rows: &'static str,
     /// The field of a row whose value is the argument `before` of the next call.
-    pub(super) cursor: &'static str,
+    pub(in crate::cli) cursor: &'static str,
     /// What fails if the call does.
-    pub(super) operation: &'static str,
+    pub(in crate::cli) operation: &'static str,
 }
 
 /// The order of a table. JSON has the newest row first.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Order {
+pub(in crate::cli) enum Order {
     NewestFirst,
     NewestLast,
 }
 
 impl Pages {
     /// Reads the newest rows that `args` select, at most as many as their `limit`.
-    pub(super) fn new(global: &Global, list: ListCall, args: impl Serialize) -> anyhow::Result<Self> {
+    pub(in crate::cli) fn new(global: &Global, list: ListCall, args: impl Serialize) -> anyhow::Result<Self> {
         let args = serde_json::to_value(args)?;
         let wanted = args.number("limit");
         Ok(Self { client: connect(global)?, list, args, wanted, more: true, done: false })
     }
 
     /// The next rows, newest first; empty at the end.
-    pub(super) fn next(&mut self) -> anyhow::Result<Vec<Json>> {
+    pub(in crate::cli) fn next(&mut self) -> anyhow::Result<Vec<Json>> {
         loop {
             // A page without matches is not the end: the daemon limits the rows that one call reads.
             let rows = self.next_page().context(self.list.operation)?;
@@ -133,7 +137,7 @@ impl Pages {
     }
 
     /// Prints the list: by `table`, which gets the rows in parts, or as JSON.
-    pub(super) fn print(
+    pub(in crate::cli) fn print(
         mut self,
         form: Form,
         order: Order,
@@ -224,14 +228,14 @@ impl Pages {
 }
 
 /// Sets an argument.
-pub(super) fn set(args: &mut Json, name: &str, value: Json) {
+pub(in crate::cli) fn set(args: &mut Json, name: &str, value: Json) {
     if let Some(args) = args.as_object_mut() {
         args.insert(name.to_owned(), value);
     }
 }
 
 /// A row of an answer, preceded by the job that it is about.
-pub(super) fn with_jid(jid: &str, row: &Json) -> Json {
+pub(in crate::cli) fn with_jid(jid: &str, row: &Json) -> Json {
     let mut all = json!({ "jid": jid });
     if let (Json::Object(all), Json::Object(row)) = (&mut all, row) {
         all.extend(row.clone());
@@ -240,7 +244,7 @@ pub(super) fn with_jid(jid: &str, row: &Json) -> Json {
 }
 
 /// Makes a call whose list is answered in pages, and returns one answer that holds all of `rows`.
-pub(super) fn call_paged(
+pub(in crate::cli) fn call_paged(
     client: &mut Client,
     name: &str,
     rows: &str,

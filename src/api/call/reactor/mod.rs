@@ -2,6 +2,9 @@
 
 use serde_json::{Map as JsonMap, Value as Json, json};
 
+mod shadow;
+
+pub(super) use self::shadow::shadow;
 use super::lists::Map;
 use super::{Ctx, document, failed};
 use crate::api::query::Job;

@@ -1,6 +1,6 @@
 //! The call about the shadow reactor: calls of our reactor and of Salt's in the log, for comparison.
 
-use super::{Ctx, failed};
+use super::super::{Ctx, failed};
 use crate::base::clock::Micros;
 use crate::base::limits::{LIST_BYTES_MAX, REACTOR_SHADOW_SEARCH_BYTES, REACTOR_SHADOW_WINDOW};
 use crate::model::{EventFilter, SeqNo};
@@ -14,7 +14,7 @@ use crate::wire::msgpack::Writer;
 const STEP_BYTES: usize = 1024 * 1024;
 
 /// Calls made or shadowed, in the order of the log.
-pub(super) fn shadow(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+pub(in crate::api::call) fn shadow(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let mut from = match (args.count("from")?, args.int("since")?) {
         (Some(from), _) => SeqNo(from as u64),
         (None, Some(since)) => first_since(ctx, Micros(since))?,

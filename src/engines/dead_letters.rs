@@ -1,0 +1,360 @@
+//! Dead letters: events that a destination rejected for good, or that cannot be encoded. Each has its reason and a copy of the event, which
+//! retention does not touch.
+//!
+//! # On disk
+//!
+//! Text. `sinks/<name>.dead` in the state directory, one line per event, appended and synced before the event counts as delivered.
+//!
+//! ```text
+//! <xxh3-64 of the JSON, 16 hexadecimal digits> {"seq": .., "at": .., "failed_at": .., "attempts": .., "reason": .., "id": .., "tag": ..,
+//!     "minion": .., "fun": .., "jid": .., "master_id": .., "body": "<msgpack in base64>"}
+//! ```
+//!
+//! The last line of a sequence number counts. A line whose checksum does not match is preserved and reported. An incomplete last line is cut
+//! off: its event was not acknowledged. Removals rewrite the file.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::event::Event;
+use crate::base::clock::Micros;
+use crate::base::limits::{DEAD_LETTERS_BYTES_MAX, DEAD_LETTERS_MAX};
+use crate::model::SeqNo;
+use crate::store::vfs::{Fs, FsFile};
+
+/// One dead letter.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeadLetter {
+    /// Sequence number of the event.
+    pub seq: u64,
+    /// Arrival of the event, microseconds since 1970.
+    pub at: i64,
+    /// Time of the last rejection.
+    pub failed_at: i64,
+    /// Number of rejections.
+    pub attempts: u32,
+    /// The destination's reason, or the encoder's.
+    pub reason: String,
+    /// The event's id, as all other fields of the event.
+    pub id: String,
+    /// Tag.
+    pub tag: String,
+    /// Minion id; empty for none.
+    pub minion: String,
+    /// Function; empty for none.
+    pub fun: String,
+    /// Job id; empty for none.
+    pub jid: String,
+    /// The master's id; empty if unknown.
+    pub master_id: String,
+    /// Data: msgpack in base64.
+    pub body: String,
+}
+
+/// Why dead letters were not stored, read or removed.
+#[derive(Debug, thiserror::Error)]
+pub enum DeadLetterError {
+    /// The limit is reached.
+    #[error(
+        "the dead letters are full ({count}, {bytes} bytes): deliveries stop until some are retried or dropped \
+         (`saltcellar sinks dead-letters`)"
+    )]
+    Full {
+        /// Their number.
+        count: usize,
+        /// Their size.
+        bytes: u64,
+    },
+    /// The disk.
+    #[error("cannot {action} {}: {why}", path.display())]
+    Io {
+        /// The operation.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        why: std::io::Error,
+    },
+}
+
+impl DeadLetter {
+    fn new(event: &Event, reason: &str, attempts: u32, now: Micros) -> Self {
+        Self {
+            seq: event.seq.0,
+            at: event.at.0,
+            failed_at: now.0,
+            attempts,
+            reason: reason.to_owned(),
+            id: event.id.clone(),
+            tag: event.tag.clone(),
+            minion: event.minion.clone(),
+            fun: event.fun.clone(),
+            jid: event.jid.clone(),
+            master_id: event.master_id.clone(),
+            body: BASE64.encode(&event.body),
+        }
+    }
+
+    /// The event. Data that is not base64 is empty, which no encoder reads.
+    pub fn event(&self) -> Event {
+        Event {
+            id: self.id.clone(),
+            seq: SeqNo(self.seq),
+            at: Micros(self.at),
+            tag: self.tag.clone(),
+            minion: self.minion.clone(),
+            fun: self.fun.clone(),
+            jid: self.jid.clone(),
+            master_id: self.master_id.clone(),
+            body: BASE64.decode(&self.body).unwrap_or_default(),
+        }
+    }
+}
+
+/// The dead letters of one sink.
+#[derive(Debug)]
+pub struct DeadLetters {
+    fs: Arc<dyn Fs>,
+    path: PathBuf,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    letters: BTreeMap<u64, DeadLetter>,
+    /// Lines whose checksum does not match.
+    damaged: Vec<String>,
+    /// `None` before the first change, and after an error: the file is rewritten then.
+    file: Option<Box<dyn FsFile>>,
+    bytes: u64,
+}
+
+impl DeadLetters {
+    /// Reads the dead letters of a sink, if it has any.
+    pub fn open(state_dir: &Path, name: &str, fs: Arc<dyn Fs>) -> Result<Self, DeadLetterError> {
+        let path = state_dir.join("sinks").join(format!("{name}.dead"));
+        let bytes = match std::fs::read(&path) {
+            Err(why) if why.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            read => read.map_err(|why| DeadLetterError::Io { action: "read", path: path.clone(), why })?,
+        };
+        let mut state = State::default();
+        let whole = memchr::memrchr(b'\n', &bytes).map_or(0, |end| end + 1);
+        let text = String::from_utf8_lossy(bytes.get(..whole).unwrap_or_default());
+        for (number, line) in (1..).zip(text.lines()) {
+            match parse(line) {
+                Some(letter) => _ = state.letters.insert(letter.seq, letter),
+                None => {
+                    tracing::error!(path = %path.display(), line = number, "damaged dead letter, keeping its line");
+                    state.damaged.push(line.to_owned());
+                }
+            }
+        }
+        state.bytes = whole as u64;
+        Ok(Self { fs, path, state: Mutex::new(state) })
+    }
+
+    /// Their number.
+    pub fn count(&self) -> usize {
+        let state = self.state.lock();
+        state.letters.len() + state.damaged.len()
+    }
+
+    /// All, by sequence number.
+    pub fn all(&self) -> Vec<DeadLetter> {
+        self.state.lock().letters.values().cloned().collect()
+    }
+
+    /// Adds an event, or the new reason of one that was retried. Durable on return.
+    pub fn add(&self, event: &Event, reason: &str, now: Micros) -> Result<(), DeadLetterError> {
+        let mut state = self.state.lock();
+        let known = state.letters.get(&event.seq.0).map(|letter| letter.attempts);
+        let letter = DeadLetter::new(event, reason, known.unwrap_or(0).saturating_add(1), now);
+        let line = line(&letter);
+        let count = state.letters.len() + state.damaged.len();
+        let bytes = state.bytes.saturating_add(line.len() as u64);
+        if known.is_none() && count > 0 && (count >= DEAD_LETTERS_MAX || bytes > DEAD_LETTERS_BYTES_MAX) {
+            return Err(DeadLetterError::Full { count, bytes: state.bytes });
+        }
+        let offset = state.bytes;
+        let before = state.letters.insert(event.seq.0, letter);
+        let saved = match &state.file {
+            // The lines of earlier attempts are dropped when the file is rewritten.
+            Some(file) if known.is_none() => {
+                let written = file.write_all_at(line.as_bytes(), offset).and_then(|()| file.sync_data());
+                state.bytes = bytes;
+                written.map_err(|why| DeadLetterError::Io {
+                    action: "append to",
+                    path: self.path.clone(),
+                    why,
+                })
+            }
+            _ => self.rewrite(&mut state),
+        };
+        if saved.is_err() {
+            // The content of the file is unknown.
+            state.file = None;
+            match before {
+                Some(before) => _ = state.letters.insert(event.seq.0, before),
+                None => _ = state.letters.remove(&event.seq.0),
+            }
+        }
+        saved
+    }
+
+    /// Removes these, or all without a list, damaged ones too; returns their number. Durable on return.
+    pub fn remove(&self, seqs: Option<&[u64]>) -> Result<usize, DeadLetterError> {
+        let mut state = self.state.lock();
+        let (letters, damaged) = (state.letters.clone(), state.damaged.clone());
+        match seqs {
+            Some(seqs) => state.letters.retain(|seq, _| !seqs.contains(seq)),
+            None => {
+                state.letters.clear();
+                state.damaged.clear();
+            }
+        }
+        let removed = letters.len() + damaged.len() - state.letters.len() - state.damaged.len();
+        if removed > 0
+            && let Err(error) = self.rewrite(&mut state)
+        {
+            (state.letters, state.damaged, state.file) = (letters, damaged, None);
+            return Err(error);
+        }
+        Ok(removed)
+    }
+
+    /// Writes all lines to a new file.
+    fn rewrite(&self, state: &mut State) -> Result<(), DeadLetterError> {
+        let failed = |action| move |why| DeadLetterError::Io { action, path: self.path.clone(), why };
+        if let Some(dir) = self.path.parent().filter(|dir| !dir.is_dir()) {
+            match self.fs.make_dir(dir) {
+                // Another sink has created it.
+                Err(why) if why.kind() == std::io::ErrorKind::AlreadyExists => {}
+                made => made.map_err(failed("create the directory of"))?,
+            }
+            dir.parent()
+                .map_or(Ok(()), |above| self.fs.sync_dir(above))
+                .map_err(failed("create the directory of"))?;
+        }
+        let mut text: String = state.damaged.iter().map(|line| format!("{line}\n")).collect();
+        text.extend(state.letters.values().map(line));
+        state.file = None;
+        self.fs.write_whole(&self.path, text.as_bytes()).map_err(failed("write"))?;
+        state.file = Some(self.fs.open_to_write(&self.path).map_err(failed("open"))?);
+        state.bytes = text.len() as u64;
+        Ok(())
+    }
+}
+
+fn line(letter: &DeadLetter) -> String {
+    // A struct of texts and numbers can always be written.
+    let json = serde_json::to_string(letter).unwrap_or_default();
+    format!("{:016x} {json}\n", xxh3_64(json.as_bytes()))
+}
+
+fn parse(line: &str) -> Option<DeadLetter> {
+    let (sum, json) = line.split_once(' ')?;
+    let is_whole = u64::from_str_radix(sum, 16).ok()? == xxh3_64(json.as_bytes());
+    serde_json::from_str(json).ok().filter(|_| is_whole)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+    use serde_json::json;
+
+    use super::*;
+    use crate::engines::event::tests::event;
+    use crate::store::vfs::Disk;
+    use crate::store::vfs::faults::{Act, Fault, Faults, Plan};
+
+    fn open(dir: &tempfile::TempDir) -> DeadLetters {
+        DeadLetters::open(dir.path(), "audit", Arc::new(Disk)).unwrap()
+    }
+
+    fn reasons(letters: &DeadLetters) -> Vec<(u64, u32, String)> {
+        letters.all().into_iter().map(|letter| (letter.seq, letter.attempts, letter.reason)).collect()
+    }
+
+    #[test]
+    fn letters_survive_a_restart_and_keep_the_event() {
+        let dir = tempfile::tempdir().unwrap();
+        let letters = open(&dir);
+        let bad = event(3, "salt/auth", "web1", json!({"x": [1, null]}));
+        for seq in [2, 3] {
+            letters.add(&Event { seq: SeqNo(seq), ..bad.clone() }, "why", Micros(9)).unwrap();
+        }
+        letters.add(&bad, "how", Micros(10)).unwrap();
+        letters.add(&bad, "again", Micros(10)).unwrap();
+        let expected = [(2, 1, "why".to_owned()), (3, 3, "again".to_owned())];
+        assert_eq!(reasons(&letters), expected);
+        let again = open(&dir);
+        assert_eq!(reasons(&again), expected);
+        assert_eq!(again.all()[1].event(), bad);
+        assert_eq!(again.remove(Some(&[2, 7])).unwrap(), 1);
+        again.add(&event(5, "t", "m", json!({})), "new", Micros(11)).unwrap();
+        assert_eq!(open(&dir).count(), 2);
+        assert_eq!(again.remove(None).unwrap(), 2);
+        assert_eq!(open(&dir).count(), 0);
+    }
+
+    #[test]
+    fn an_incomplete_line_is_cut_off_and_a_damaged_one_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let letters = open(&dir);
+        for seq in 1..=3 {
+            letters.add(&event(seq, "t", "m", json!({})), "why", Micros(9)).unwrap();
+        }
+        let path = dir.path().join("sinks/audit.dead");
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, &text[..text.len() - 5]).unwrap();
+        assert_eq!(open(&dir).count(), 2);
+        std::fs::write(&path, text.replacen("why", "wHy", 1)).unwrap();
+        let damaged = open(&dir);
+        assert_eq!((damaged.count(), damaged.all().len()), (3, 2));
+        damaged.remove(Some(&[2])).unwrap();
+        assert!(std::fs::read_to_string(&path).unwrap().contains("wHy"));
+    }
+
+    #[test]
+    fn a_failed_write_adds_nothing_and_the_next_one_succeeds() {
+        let dir = tempfile::tempdir().unwrap();
+        let plan = Arc::new(Plan::default());
+        let fs = Arc::new(Faults::over(Arc::new(Disk), plan.clone()));
+        let letters = DeadLetters::open(dir.path(), "audit", fs).unwrap();
+        letters.add(&event(1, "t", "m", json!({})), "why", Micros(9)).unwrap();
+        for act in [Act::Write, Act::Sync] {
+            plan.add(Fault::once(act, Errno::NOSPC));
+            let error = letters.add(&event(2, "t", "m", json!({})), "why", Micros(9)).unwrap_err();
+            assert!(error.to_string().starts_with("cannot append to /"), "{error}");
+            assert_eq!(letters.count(), 1);
+            letters.add(&event(3, "t", "m", json!({})), "why", Micros(9)).unwrap();
+            assert_eq!(letters.remove(Some(&[3])).unwrap(), 1);
+        }
+        plan.add(Fault::once(Act::Rename, Errno::IO));
+        assert!(letters.remove(None).is_err());
+        assert_eq!(letters.count(), 1);
+        assert_eq!(open(&dir).count(), 1);
+    }
+
+    #[test]
+    fn a_full_file_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let letters = open(&dir);
+        {
+            let mut state = letters.state.lock();
+            let letter = DeadLetter::new(&event(1, "t", "m", json!({})), "why", 1, Micros(9));
+            state.letters =
+                (0..DEAD_LETTERS_MAX as u64).map(|seq| (seq, DeadLetter { seq, ..letter.clone() })).collect();
+        }
+        let error = letters.add(&event(99_999, "t", "m", json!({})), "why", Micros(9)).unwrap_err();
+        assert!(error.to_string().starts_with("the dead letters are full (10000, "), "{error}");
+        letters.add(&event(5, "t", "m", json!({})), "again", Micros(9)).unwrap();
+    }
+}

@@ -1,0 +1,70 @@
+//! Encoders: events to items. An item is what a destination stores, accepts or rejects as one: a line, a document, a measurement.
+
+mod beacons;
+mod json;
+mod states;
+mod template;
+
+use super::Kind;
+use super::event::{Event, Unreadable};
+use super::template::RenderError;
+
+/// Encodes events; shared by the threads of a sink.
+pub trait Encoder: Send + Sync + std::fmt::Debug {
+    /// Adds the items of an event: any number, and none for an event without a value for the destination.
+    fn encode(&self, event: &Event, items: &mut Vec<Vec<u8>>) -> Result<(), EncodeError>;
+}
+
+/// An event that cannot be encoded; it becomes a dead letter.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EncodeError {
+    /// Its data is not msgpack.
+    #[error(transparent)]
+    Unreadable(#[from] Unreadable),
+    /// The template does not fit it.
+    #[error(transparent)]
+    Template(#[from] RenderError),
+}
+
+/// A built encoder.
+pub type BoxedEncoder = Box<dyn Encoder>;
+
+/// All encoders.
+pub const ENCODERS: &[Kind<BoxedEncoder>] = &[json::KIND, template::KIND, states::KIND, beacons::KIND];
+
+/// The compact text of a JSON value.
+fn bytes_of(value: &serde_json::Value) -> Vec<u8> {
+    value.to_string().into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value as Json;
+
+    use super::*;
+    use crate::config::read_yaml;
+
+    /// The items of an event as text.
+    pub(super) fn items(
+        kind: &Kind<BoxedEncoder>,
+        options: &Json,
+        event: &Event,
+    ) -> Result<Vec<String>, EncodeError> {
+        let encoder = (kind.build)(options).unwrap();
+        let mut items = Vec::new();
+        encoder.encode(event, &mut items)?;
+        Ok(items.into_iter().map(|item| String::from_utf8(item).unwrap()).collect())
+    }
+
+    #[test]
+    fn every_example_is_accepted_and_unknown_options_are_not() {
+        let page = include_str!("../../../docs/SINKS.md");
+        for kind in ENCODERS {
+            let options = read_yaml(kind.example).unwrap();
+            assert!((kind.build)(&options).is_ok(), "{}", kind.name);
+            let unknown = serde_json::json!({"unknown_option": 1});
+            assert!((kind.build)(&unknown).is_err(), "{}", kind.name);
+            assert!(page.contains(&format!("\n### `{}`\n\n{}", kind.name, kind.doc)), "{}", kind.name);
+        }
+    }
+}

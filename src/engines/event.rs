@@ -1,0 +1,163 @@
+//! Events as encoders see them, and their documented JSON form.
+//!
+//! | key | value |
+//! |---|---|
+//! | `id` | text that identifies the event: the store and the sequence number; the same at each delivery |
+//! | `seq` | sequence number |
+//! | `time` | arrival, `2026-11-21T05:47:28.123456Z` |
+//! | `tag` | tag |
+//! | `minion`, `fun`, `jid` | minion id, function, job id; null without one |
+//! | `master_id` | the id of the master that fired the event, or else of this machine's master |
+//! | `data` | the event's data, in the JSON form of [`crate::wire::json`] |
+
+use serde_json::{Map, Value as Json, json};
+
+use crate::base::clock::Micros;
+use crate::base::limits::RMPV_DEPTH_MAX;
+use crate::model::SeqNo;
+use crate::store::StoredEntry;
+use crate::wire::json::{append_plain, to_json};
+use crate::wire::msgpack::{as_text, get};
+
+/// An event to be encoded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// Identifies the event; see the module.
+    pub id: String,
+    /// Sequence number.
+    pub seq: SeqNo,
+    /// Arrival.
+    pub at: Micros,
+    /// Tag; bytes that are not UTF-8 are replaced.
+    pub tag: String,
+    /// Minion id; empty for none.
+    pub minion: String,
+    /// Function; empty for none.
+    pub fun: String,
+    /// Job id; empty for none.
+    pub jid: String,
+    /// The master's id; empty if unknown.
+    pub master_id: String,
+    /// Data as msgpack.
+    pub body: Vec<u8>,
+}
+
+/// The data of an event is not msgpack.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the event's data is not readable: {0}")]
+pub struct Unreadable(String);
+
+impl Event {
+    /// The event of an entry. `master_id` is that of this machine's master.
+    pub fn new(entry: StoredEntry, id: String, master_id: &str) -> Self {
+        let StoredEntry { seq, at, tag, minion, fun, jid, body, .. } = entry;
+        let of_event = get(&body, "master_id").and_then(as_text).filter(|id| !id.is_empty());
+        let master_id = of_event.unwrap_or(master_id).to_owned();
+        let tag = String::from_utf8_lossy(&tag).into_owned();
+        Self { id, seq, at, tag, minion, fun, jid, master_id, body }
+    }
+
+    /// The data.
+    pub fn data(&self) -> Result<Json, Unreadable> {
+        let mut rest = self.body.as_slice();
+        let value = rmpv::decode::read_value_with_max_depth(&mut rest, RMPV_DEPTH_MAX);
+        value.map(|value| to_json(&value)).map_err(|error| Unreadable(error.to_string()))
+    }
+
+    /// All keys of the JSON form but `data`.
+    pub fn header(&self) -> Map<String, Json> {
+        let text = |text: &str| if text.is_empty() { Json::Null } else { Json::from(text) };
+        let fields = json!({
+            "id": self.id,
+            "seq": self.seq.0,
+            "time": self.at.iso(),
+            "tag": self.tag,
+            "minion": text(&self.minion),
+            "fun": text(&self.fun),
+            "jid": text(&self.jid),
+            "master_id": text(&self.master_id),
+        });
+        match fields {
+            Json::Object(fields) => fields,
+            _ => Map::new(),
+        }
+    }
+
+    /// The text of the JSON form.
+    pub fn to_text(&self) -> Result<Vec<u8>, Unreadable> {
+        let mut text = Json::Object(self.header()).to_string().into_bytes();
+        // `data` is the last key.
+        text.pop();
+        text.extend_from_slice(b",\"data\":");
+        if !append_plain(&self.body, &mut text) {
+            text.extend_from_slice(self.data()?.to_string().as_bytes());
+        }
+        text.push(b'}');
+        Ok(text)
+    }
+
+    /// The JSON form.
+    pub fn to_json(&self) -> Result<Map<String, Json>, Unreadable> {
+        let mut fields = self.header();
+        fields.insert("data".to_owned(), self.data()?);
+        Ok(fields)
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::model::{Flags, Kind, Source};
+    use crate::wire::json::plain_value;
+
+    /// An event with this data; its sequence number is also part of its id.
+    pub(in crate::engines) fn event(seq: u64, tag: &str, minion: &str, data: Json) -> Event {
+        Event::new(entry(seq, tag, minion, data), format!("store:{seq}"), "master1")
+    }
+
+    /// A stored event with this data.
+    pub(in crate::engines) fn entry(seq: u64, tag: &str, minion: &str, data: Json) -> StoredEntry {
+        let mut body = Vec::new();
+        rmpv::encode::write_value(&mut body, &plain_value(data)).unwrap();
+        StoredEntry {
+            seq: SeqNo(seq),
+            kind: Kind::Event,
+            source: Source::Bus,
+            flags: Flags::ON_BUS,
+            at: Micros(1_795_000_000_123_456),
+            tag: tag.as_bytes().to_vec(),
+            jid: String::new(),
+            minion: minion.to_owned(),
+            fun: String::new(),
+            retcode: 0,
+            body,
+        }
+    }
+
+    #[test]
+    fn the_json_form_has_all_documented_keys_in_order() {
+        let event = event(7, "salt/auth", "web1", json!({"result": true, "id": "web1"}));
+        let text = Json::Object(event.to_json().unwrap()).to_string();
+        assert_eq!(
+            text,
+            r#"{"id":"store:7","seq":7,"time":"2026-11-18T11:06:40.123456Z","tag":"salt/auth","minion":"web1","fun":null,"jid":null,"master_id":"master1","data":{"result":true,"id":"web1"}}"#
+        );
+        assert_eq!(String::from_utf8(event.to_text().unwrap()).unwrap(), text);
+        let tagged = super::tests::event(7, "t", "", json!({"$a": 1}));
+        assert_eq!(
+            tagged.to_text().unwrap(),
+            Json::Object(tagged.to_json().unwrap()).to_string().into_bytes()
+        );
+        let other = super::tests::event(8, "t", "", json!({"master_id": "m2"}));
+        assert_eq!(other.header()["master_id"], "m2");
+        assert_eq!(other.header()["minion"], Json::Null);
+    }
+
+    #[test]
+    fn data_that_is_not_msgpack_is_an_error() {
+        let broken = Event { body: vec![0x91], ..event(1, "t", "m", json!({})) };
+        assert!(broken.data().unwrap_err().to_string().starts_with("the event's data is not readable"));
+        let deep = Event { body: [vec![0x91; 5_000], vec![0xc0]].concat(), ..broken };
+        assert!(deep.to_json().is_err() && deep.to_text().is_err());
+    }
+}

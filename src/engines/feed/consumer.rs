@@ -1,0 +1,91 @@
+//! The feed over a consumer of the store: one with the sink's name, which this process holds.
+
+use std::time::{Duration, Instant};
+
+use super::{Feed, FeedError, Fetched, Position, Progress};
+use crate::base::limits::CONSUMER_LEASE_MAX;
+use crate::model::{EventFilter, SeqNo};
+use crate::store::{BatchLimits, Start, Store, StoreError, StoredEntry};
+use crate::wire::filter::EntryFilter;
+
+/// The holder's name in `saltcellar consumers list`.
+const HOLDER: &str = "sink";
+
+/// A consumer.
+#[derive(Debug)]
+pub struct ConsumerFeed {
+    store: Store,
+    name: String,
+    filter: EntryFilter,
+}
+
+impl From<StoreError> for FeedError {
+    fn from(error: StoreError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl ConsumerFeed {
+    /// The consumer of this name with this filter; a new one starts behind the newest event.
+    pub fn open(store: Store, name: &str, filter: &EntryFilter) -> Result<Self, FeedError> {
+        store.create_consumer(name, filter.clone(), Start::Newest)?;
+        Ok(Self { store, name: name.to_owned(), filter: filter.clone() })
+    }
+}
+
+impl Feed for ConsumerFeed {
+    fn fetch(&self, events: usize, bytes: usize, wait: Duration) -> Result<Fetched, FeedError> {
+        let limits = BatchLimits { events, bytes };
+        let until = Instant::now() + wait;
+        loop {
+            let batch = self.store.next_batch(&self.name, HOLDER, CONSUMER_LEASE_MAX, limits)?;
+            let left = until.saturating_duration_since(Instant::now());
+            if batch.paused || !batch.events.is_empty() || left.is_zero() {
+                return Ok(Fetched { entries: batch.events, is_paused: batch.paused });
+            }
+            if batch.is_end {
+                self.store.wait_for(batch.next, left);
+            }
+        }
+    }
+
+    fn ack(&self, last: SeqNo) -> Result<(), FeedError> {
+        Ok(self.store.ack(&self.name, HOLDER, last).map(drop)?)
+    }
+
+    fn seek(&self, to: Position) -> Result<(), FeedError> {
+        Ok(self.store.seek_consumer(&self.name, to).map(drop)?)
+    }
+
+    fn pause(&self, paused: bool) -> Result<(), FeedError> {
+        Ok(self.store.pause_consumer(&self.name, paused).map(drop)?)
+    }
+
+    fn progress(&self) -> Result<Progress, FeedError> {
+        let all = self.store.consumers()?;
+        let own = all.into_iter().find(|status| status.record.name == self.name);
+        let own = own.ok_or_else(|| FeedError(format!("consumer {:?} was deleted", self.name)))?;
+        Ok(Progress {
+            cursor: own.record.cursor,
+            lag_entries: own.lag_entries,
+            lag: own.lag,
+            is_paused: own.record.paused,
+        })
+    }
+
+    fn id_of(&self, entry: &StoredEntry) -> String {
+        self.store.event_id(entry)
+    }
+
+    fn newest(&self) -> Result<Option<StoredEntry>, FeedError> {
+        let (any, end) = (EventFilter::default(), self.store.durable());
+        let page = self.store.search_events(&any, &self.filter, end, 1, 1)?;
+        Ok(page.events.into_iter().next())
+    }
+
+    fn release(&self) {
+        if let Err(error) = self.store.release_consumer(&self.name, HOLDER) {
+            tracing::debug!(sink = self.name, %error, "consumer not released");
+        }
+    }
+}

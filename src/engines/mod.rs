@@ -1,0 +1,29 @@
+//! Engines: they carry stored events to other systems, each from a saved position on and at its own pace.
+//!
+//! A *sink* is a [`feed::Feed`] of events, an [`encoder`] (events to items, which are bytes) and a [`transport`] (items to a destination).
+//! A *preset* is a YAML file with the settings of both for one vendor. docs/SINKS.md describes the configuration.
+//!
+//! ```text
+//! log -> Feed -> Event -> redaction -> Encoder -> items -> requests of a batch's size -> Transport -> destination
+//!          ^                                                     |  rejected alone
+//!          +-- acknowledged when all are delivered               +-> dead letters
+//! ```
+//!
+//! # Invariant
+//!
+//! A feed's position passes an event only after the destination has accepted each of its items, or their dead letters are durable. So every
+//! matching event is delivered at least once. Engines only read the log: none of them delays a writer or another engine.
+
+pub mod dead_letters;
+pub mod encoder;
+pub mod event;
+pub mod feed;
+mod kind;
+pub mod preset;
+pub mod runtime;
+pub mod secret;
+pub mod settings;
+pub mod template;
+pub mod transport;
+
+pub use kind::Kind;

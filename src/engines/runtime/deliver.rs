@@ -1,0 +1,161 @@
+//! Delivery of one batch: requests of limited size, repeated until the destination has accepted or rejected each item.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::backoff::{Backoff, Throttle};
+use super::state::{Interrupt, SinkState};
+use crate::base::clock::Clock;
+use crate::engines::dead_letters::DeadLetters;
+use crate::engines::event::Event;
+use crate::engines::settings::SinkSettings;
+use crate::engines::transport::{DeliverError, Item, RequestLimits, Transport};
+use crate::model::SeqNo;
+
+/// What all deliveries of a sink share.
+pub(super) struct DeliverContext {
+    pub(super) settings: Arc<SinkSettings>,
+    pub(super) state: Arc<SinkState>,
+    pub(super) dead_letters: Arc<DeadLetters>,
+    pub(super) throttle: Option<Mutex<Throttle>>,
+    pub(super) clock: Clock,
+}
+
+/// The events of a batch, and which of them were rejected.
+pub(super) struct Batch {
+    pub(super) events: BTreeMap<SeqNo, Event>,
+    pub(super) rejected: Mutex<BTreeSet<SeqNo>>,
+    /// The number of seeks when it was fetched.
+    pub(super) moves: u64,
+}
+
+/// Parts of the items within the limits of a request; an item over the limit of bytes is alone.
+pub(super) fn requests(items: Vec<Item>, limits: RequestLimits) -> VecDeque<Vec<Item>> {
+    let mut requests = VecDeque::new();
+    let (mut request, mut bytes) = (Vec::new(), 0);
+    for item in items {
+        let len = item.bytes.len();
+        if !request.is_empty() && (request.len() >= limits.count || bytes + len > limits.bytes) {
+            requests.push_back(std::mem::take(&mut request));
+            bytes = 0;
+        }
+        bytes += len;
+        request.push(item);
+    }
+    if !request.is_empty() {
+        requests.push_back(request);
+    }
+    requests
+}
+
+impl DeliverContext {
+    /// Delivers items in their order. Returns when each is accepted, or its event is a durable dead letter.
+    pub(super) fn deliver(
+        &self,
+        transport: &mut dyn Transport,
+        batch: &Batch,
+        items: Vec<Item>,
+    ) -> Result<(), Interrupt> {
+        let mut backoff = Backoff::new(self.settings.retry);
+        let mut pending = requests(items, self.settings.limits);
+        while let Some(request) = pending.pop_front() {
+            self.throttle(batch, request.len())?;
+            match transport.deliver(&request, None) {
+                Ok(rejected) => {
+                    backoff.reset();
+                    self.accepted(&request, rejected.len());
+                    let mut later = Vec::new();
+                    let mut reason = String::new();
+                    for one in rejected {
+                        let Some(item) = request.get(one.index) else { continue };
+                        if one.is_temporary {
+                            reason = one.reason;
+                            later.push(item.clone());
+                        } else {
+                            self.dead_letter(batch, item.seq, &one.reason)?;
+                        }
+                    }
+                    if !later.is_empty() {
+                        pending.push_front(later);
+                        self.fail(batch, &reason, &mut backoff, None)?;
+                    }
+                }
+                Err(DeliverError::Refused { reason }) if request.len() == 1 => {
+                    backoff.reset();
+                    let seq = request.first().map(|item| item.seq);
+                    seq.map_or(Ok(()), |seq| self.dead_letter(batch, seq, &reason))?;
+                }
+                Err(DeliverError::Refused { reason }) => {
+                    tracing::debug!(
+                        sink = self.settings.name,
+                        reason,
+                        items = request.len(),
+                        "request refused, sending parts"
+                    );
+                    self.state.counters.failures.add(1);
+                    let mut first = request;
+                    let second = first.split_off(first.len() / 2);
+                    pending.push_front(second);
+                    pending.push_front(first);
+                }
+                Err(DeliverError::Retry { reason, after }) => {
+                    pending.push_front(request);
+                    self.fail(batch, &reason, &mut backoff, after)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn throttle(&self, batch: &Batch, items: usize) -> Result<(), Interrupt> {
+        let pause =
+            self.throttle.as_ref().map(|throttle| throttle.lock().pause(self.clock.monotonic(), items));
+        self.state.wait(&self.clock, pause.unwrap_or_default(), batch.moves)
+    }
+
+    fn accepted(&self, request: &[Item], rejected: usize) {
+        let counters = &self.state.counters;
+        counters.requests.add(1);
+        counters.items.add(request.len().saturating_sub(rejected) as u64);
+        counters.bytes.add(request.iter().map(|item| item.bytes.len() as u64).sum());
+        self.state.succeeded(self.clock.now());
+    }
+
+    /// Notes a failed attempt and waits for the next one.
+    fn fail(
+        &self,
+        batch: &Batch,
+        reason: &str,
+        backoff: &mut Backoff,
+        after: Option<std::time::Duration>,
+    ) -> Result<(), Interrupt> {
+        let pause = backoff.next(after);
+        if self.state.failed(self.clock.now(), reason) {
+            tracing::warn!(sink = self.settings.name, error = reason, ?pause, "delivery failed, retrying");
+        }
+        self.state.wait(&self.clock, pause, batch.moves)
+    }
+
+    /// Makes an event a dead letter, once. Waits while that is not possible.
+    pub(super) fn dead_letter(&self, batch: &Batch, seq: SeqNo, reason: &str) -> Result<(), Interrupt> {
+        let Some(event) = batch.events.get(&seq) else { return Ok(()) };
+        if !batch.rejected.lock().insert(seq) {
+            return Ok(());
+        }
+        let mut backoff = Backoff::new(self.settings.retry);
+        loop {
+            match self.dead_letters.add(event, reason, self.clock.now()) {
+                Ok(()) => break,
+                Err(error) => {
+                    let stored = self.fail(batch, &error.to_string(), &mut backoff, None);
+                    stored.inspect_err(|_| _ = batch.rejected.lock().remove(&seq))?;
+                }
+            }
+        }
+        self.state.counters.dead_lettered.add(1);
+        tracing::warn!(sink = self.settings.name, %seq, tag = event.tag, reason, "event dead-lettered");
+        Ok(())
+    }
+}

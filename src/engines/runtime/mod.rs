@@ -1,0 +1,385 @@
+//! Runs the sinks: one thread each, started, stopped and replaced with the configuration.
+//!
+//! # Invariant
+//!
+//! A sink that cannot start, fails or panics affects no other sink. The thread of a changed sink starts its work after the old one has ended.
+
+mod backoff;
+mod deliver;
+mod sink;
+mod state;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use indexmap::IndexMap;
+use parking_lot::Mutex;
+
+use self::backoff::Throttle;
+use self::deliver::DeliverContext;
+use self::sink::Sink;
+pub use self::state::{Last, Phase, SinkCounters, SinkState};
+use super::dead_letters::{DeadLetter, DeadLetterError, DeadLetters};
+use super::event::Event;
+use super::feed::{Feed, FeedError, Position, Progress};
+use super::settings::SinkSettings;
+use super::transport::{self, DeliverError, Item, Transcript};
+use crate::base::clock::Clock;
+use crate::base::limits::SINK_STOP_TIMEOUT;
+use crate::model::{Entry, RedactRule};
+use crate::store::vfs::Fs;
+
+/// Redacts an entry; `None` if it has nothing to redact.
+pub type Redact = Arc<dyn Fn(&Entry<'_>) -> Option<Vec<u8>> + Send + Sync>;
+
+/// Opens the feed of a sink.
+pub type OpenFeed = Arc<dyn Fn(&SinkSettings) -> Result<Arc<dyn Feed>, FeedError> + Send + Sync>;
+
+/// Compiles rules of redaction.
+pub type CompileRedact = Arc<dyn Fn(&[RedactRule]) -> Redact + Send + Sync>;
+
+/// The dependencies of all sinks.
+#[derive(Clone)]
+pub struct Dependencies {
+    /// Opens the feed of a sink.
+    pub open_feed: OpenFeed,
+    /// Compiles rules of redaction.
+    pub redactor: CompileRedact,
+    /// The state directory.
+    pub state_dir: PathBuf,
+    /// File system for files.
+    pub fs: Arc<dyn Fs>,
+    /// Source of the time.
+    pub clock: Clock,
+    /// The id of this machine's master; empty if unknown.
+    pub master_id: Arc<str>,
+}
+
+/// A call about a sink failed.
+#[derive(Debug, thiserror::Error)]
+pub enum SinkError {
+    /// No such sink.
+    #[error("no sink {name:?} is configured; configured are: {known}")]
+    Unknown {
+        /// The requested name.
+        name: String,
+        /// The configured sinks.
+        known: String,
+    },
+    /// It could not start.
+    #[error("the sink could not start: {0}")]
+    NotStarted(String),
+    /// Its feed.
+    #[error(transparent)]
+    Feed(#[from] FeedError),
+    /// Its dead letters.
+    #[error(transparent)]
+    DeadLetters(#[from] DeadLetterError),
+}
+
+/// What calls about a sink need.
+type FoundSink = (Arc<SinkSettings>, Arc<SinkState>, Parts);
+
+/// The status of a sink.
+#[derive(Debug, Clone)]
+pub struct SinkStatus {
+    /// Its settings.
+    pub settings: Arc<SinkSettings>,
+    /// What it is doing.
+    pub last: Last,
+    /// Counters since the start of the daemon.
+    pub counters: [(&'static str, u64); 8],
+    /// Its position; the error if unknown.
+    pub progress: Result<Progress, String>,
+    /// Number of dead letters.
+    pub dead_letters: usize,
+}
+
+/// The result of a test.
+#[derive(Debug, Clone)]
+pub struct TestResult {
+    /// The event that was sent.
+    pub event: Event,
+    /// Number of its items.
+    pub items: usize,
+    /// Request and answer.
+    pub transcript: Transcript,
+    /// The error, if it was not delivered.
+    pub error: Option<String>,
+}
+
+/// All sinks.
+pub struct Engines {
+    deps: Dependencies,
+    running: Mutex<IndexMap<String, Running>>,
+    /// Number of threads started, for their names.
+    started: Mutex<usize>,
+}
+
+struct Running {
+    settings: Arc<SinkSettings>,
+    state: Arc<SinkState>,
+    /// The error if it could not start.
+    parts: Result<Parts, String>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Clone)]
+struct Parts {
+    feed: Arc<dyn Feed>,
+    dead_letters: Arc<DeadLetters>,
+}
+
+impl Engines {
+    /// Starts sinks.
+    pub fn start(deps: Dependencies, settings: Vec<SinkSettings>) -> Self {
+        let engines = Self { deps, running: Mutex::default(), started: Mutex::new(0) };
+        engines.apply(settings);
+        engines
+    }
+
+    /// Starts new sinks, replaces changed ones, stops removed ones, and reopens the files and connections of the others.
+    pub fn apply(&self, settings: Vec<SinkSettings>) {
+        let mut running = self.running.lock();
+        let mut before = std::mem::take(&mut *running);
+        for settings in settings {
+            let old = before.shift_remove(&settings.name);
+            let one = match old {
+                Some(same) if same.settings.source == settings.source && same.is_running() => {
+                    same.state.reopen();
+                    same
+                }
+                old => {
+                    let thread = old.and_then(|old| {
+                        old.state.stop();
+                        old.thread
+                    });
+                    self.start_one(settings, thread)
+                }
+            };
+            running.insert(one.settings.name.clone(), one);
+        }
+        for (name, removed) in before {
+            removed.state.stop();
+            tracing::info!(
+                sink = name,
+                "sink removed, its position is kept: `saltcellar consumers delete` forgets it"
+            );
+        }
+    }
+
+    /// Starts a sink after the thread `previous` has ended.
+    fn start_one(&self, settings: SinkSettings, previous: Option<JoinHandle<()>>) -> Running {
+        let settings = Arc::new(settings);
+        match self.try_start(&settings, previous) {
+            Ok(running) => running,
+            Err(error) => {
+                tracing::error!(sink = settings.name, error, "sink not started");
+                let state = SinkState::new(false);
+                state.failed(self.deps.clock.now(), &error);
+                state.set_phase(Phase::Failed);
+                Running { settings, state, parts: Err(error), thread: None }
+            }
+        }
+    }
+
+    fn try_start(
+        &self,
+        settings: &Arc<SinkSettings>,
+        previous: Option<JoinHandle<()>>,
+    ) -> Result<Running, String> {
+        let deps = &self.deps;
+        let feed = (deps.open_feed)(settings).map_err(|error| error.to_string())?;
+        let dead_letters = DeadLetters::open(&deps.state_dir, &settings.name, deps.fs.clone());
+        let dead_letters = Arc::new(dead_letters.map_err(|error| error.to_string())?);
+        let is_paused = feed.progress().map_err(|error| error.to_string())?.is_paused;
+        let state = SinkState::new(is_paused);
+        let around = transport::Dependencies { clock: deps.clock.clone(), fs: deps.fs.clone() };
+        let number = {
+            let mut started = self.started.lock();
+            *started += 1;
+            // The kernel cuts longer names off.
+            (*started - 1) % 1_000
+        };
+        let sink = Sink {
+            context: DeliverContext {
+                settings: settings.clone(),
+                state: state.clone(),
+                dead_letters: dead_letters.clone(),
+                throttle: settings.rate.map(|rate| Mutex::new(Throttle::new(rate))),
+                clock: deps.clock.clone(),
+            },
+            feed: feed.clone(),
+            lanes: (0..settings.concurrency).map(|_| settings.transport.1.open(&around)).collect(),
+            redact: (!settings.redact.is_empty()).then(|| (deps.redactor)(&settings.redact)),
+            master_id: deps.master_id.clone(),
+            thread_name: format!("sc-sink-{number}"),
+        };
+        let thread = spawn(sink, previous).map_err(|error| error.to_string())?;
+        let parts = Ok(Parts { feed, dead_letters });
+        Ok(Running { settings: settings.clone(), state, parts, thread: Some(thread) })
+    }
+
+    /// Status of all sinks, in the order of the configuration.
+    pub fn list(&self) -> Vec<SinkStatus> {
+        let all: Vec<_> = self.running.lock().values().map(Running::parts).collect();
+        all.into_iter()
+            .map(|(settings, state, parts)| SinkStatus {
+                settings,
+                last: state.last(),
+                counters: state.counters.all(),
+                progress: match &parts {
+                    Ok(parts) => parts.feed.progress().map_err(|error| error.to_string()),
+                    Err(error) => Err(error.clone()),
+                },
+                dead_letters: parts.map_or(0, |parts| parts.dead_letters.count()),
+            })
+            .collect()
+    }
+
+    fn find(&self, name: &str) -> Result<FoundSink, SinkError> {
+        let running = self.running.lock();
+        let Some(one) = running.get(name) else {
+            let known = running.keys().cloned().collect::<Vec<_>>().join(", ");
+            let known = if known.is_empty() { "none".to_owned() } else { known };
+            return Err(SinkError::Unknown { name: name.to_owned(), known });
+        };
+        let (settings, state, parts) = one.parts();
+        Ok((settings, state, parts.map_err(SinkError::NotStarted)?))
+    }
+
+    /// Pauses a sink, or resumes it. Durable.
+    pub fn pause(&self, name: &str, paused: bool) -> Result<(), SinkError> {
+        let (_, state, parts) = self.find(name)?;
+        parts.feed.pause(paused)?;
+        state.pause(paused);
+        Ok(())
+    }
+
+    /// Moves the position of a sink; deliveries in progress are given up.
+    pub fn seek(&self, name: &str, to: Position) -> Result<Progress, SinkError> {
+        let (_, state, parts) = self.find(name)?;
+        parts.feed.seek(to)?;
+        state.moved();
+        Ok(parts.feed.progress()?)
+    }
+
+    /// Delivers the newest matching event over a connection of its own, in any state of the sink.
+    pub fn test(&self, name: &str) -> Result<TestResult, SinkError> {
+        let (settings, _, parts) = self.find(name)?;
+        let newest = parts.feed.newest()?;
+        let mut entry =
+            newest.ok_or_else(|| FeedError("no stored event matches the sink's filter".to_owned()))?;
+        if !settings.redact.is_empty() {
+            let redacted = (self.deps.redactor)(&settings.redact)(&entry.as_entry());
+            entry.body = redacted.unwrap_or(entry.body);
+        }
+        let id = parts.feed.id_of(&entry);
+        let event = Event::new(entry, id, &self.deps.master_id);
+        let mut encoded = Vec::new();
+        let mut transcript = Transcript::default();
+        let error = match settings.encoder.1.encode(&event, &mut encoded) {
+            Err(error) => Some(error.to_string()),
+            Ok(()) if encoded.is_empty() => Some("the encoder makes no item of this event".to_owned()),
+            Ok(()) => {
+                let items = encoded.drain(..).map(|bytes| Item { seq: event.seq, bytes });
+                let items: Vec<_> = items.take(settings.limits.count).collect();
+                let around =
+                    transport::Dependencies { clock: self.deps.clock.clone(), fs: self.deps.fs.clone() };
+                let mut transport = settings.transport.1.open(&around);
+                let result = transport.deliver(&items, Some(&mut transcript));
+                encoded = items.into_iter().map(|item| item.bytes).collect();
+                match result {
+                    Ok(rejected) => rejected.into_iter().next().map(|one| one.reason),
+                    Err(DeliverError::Retry { reason, .. } | DeliverError::Refused { reason }) => {
+                        Some(reason)
+                    }
+                }
+            }
+        };
+        Ok(TestResult { event, items: encoded.len(), transcript, error })
+    }
+
+    /// Checks that the destination of each sink is reachable: name, and what was found.
+    pub fn check(&self) -> Vec<(String, Result<String, String>)> {
+        let all: Vec<_> = self.running.lock().values().map(Running::parts).collect();
+        let around = transport::Dependencies { clock: self.deps.clock.clone(), fs: self.deps.fs.clone() };
+        let check = |settings: &SinkSettings, parts: Result<Parts, String>| {
+            parts?;
+            settings.transport.1.open(&around).check()
+        };
+        all.into_iter().map(|(settings, _, parts)| (settings.name.clone(), check(&settings, parts))).collect()
+    }
+
+    /// The dead letters of a sink.
+    pub fn dead_letters(&self, name: &str) -> Result<Vec<DeadLetter>, SinkError> {
+        Ok(self.find(name)?.2.dead_letters.all())
+    }
+
+    /// Delivers dead letters again, all or these; returns how many. Those that are rejected again stay.
+    pub fn retry_dead_letters(&self, name: &str, seqs: Option<&[u64]>) -> Result<usize, SinkError> {
+        let (_, state, parts) = self.find(name)?;
+        let mut wanted: Vec<u64> = parts.dead_letters.all().into_iter().map(|letter| letter.seq).collect();
+        wanted.retain(|seq| seqs.is_none_or(|seqs| seqs.contains(seq)));
+        state.retry_dead_letters(&wanted);
+        Ok(wanted.len())
+    }
+
+    /// Deletes dead letters, all or these; returns how many.
+    pub fn drop_dead_letters(&self, name: &str, seqs: Option<&[u64]>) -> Result<usize, SinkError> {
+        Ok(self.find(name)?.2.dead_letters.remove(seqs)?)
+    }
+
+    /// Stops all sinks. A delivery that does not end in time is repeated by the next start.
+    pub fn stop(&self) {
+        let all = std::mem::take(&mut *self.running.lock());
+        all.values().for_each(|one| one.state.stop());
+        let until = Instant::now() + SINK_STOP_TIMEOUT;
+        for (name, one) in all {
+            let Some(thread) = one.thread else { continue };
+            while !thread.is_finished() && Instant::now() < until {
+                thread::sleep(Duration::from_millis(5));
+            }
+            if !thread.is_finished() {
+                tracing::warn!(
+                    sink = name,
+                    "delivery still in progress, it is repeated after the next start"
+                );
+            }
+        }
+    }
+}
+
+impl Running {
+    fn is_running(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
+    fn parts(&self) -> (Arc<SinkSettings>, Arc<SinkState>, Result<Parts, String>) {
+        (self.settings.clone(), self.state.clone(), self.parts.clone())
+    }
+}
+
+/// Starts the thread of a sink.
+fn spawn(sink: Sink, previous: Option<JoinHandle<()>>) -> io::Result<JoinHandle<()>> {
+    let (state, clock) = (sink.context.state.clone(), sink.context.clock.clone());
+    let (name, thread_name) = (sink.context.settings.name.clone(), sink.thread_name.clone());
+    let work = move || {
+        if let Some(previous) = previous {
+            // Its panic, if any, was logged.
+            let _ = previous.join();
+        }
+        if catch_unwind(AssertUnwindSafe(|| sink.run())).is_err() {
+            tracing::error!(sink = name, "sink panicked, it is restarted by a reload (SIGHUP)");
+            state.failed(clock.now(), "the sink panicked, see the daemon's log");
+            state.set_phase(Phase::Failed);
+        }
+    };
+    thread::Builder::new().name(thread_name).spawn(work)
+}

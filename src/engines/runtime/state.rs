@@ -1,0 +1,220 @@
+//! What a sink's threads and the calls about it share: requests, counters, the last error.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::base::clock::{Clock, Micros};
+use crate::base::metrics::Counter;
+
+/// What a sink is doing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Phase {
+    /// Its thread has not started yet.
+    #[default]
+    Starting,
+    /// It waits for events.
+    Idle,
+    /// It delivers.
+    Delivering,
+    /// The last delivery failed; it waits for the next attempt.
+    Retrying,
+    /// It is paused.
+    Paused,
+    /// Its thread ended by a panic.
+    Failed,
+}
+
+impl Phase {
+    /// The name in answers.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Idle => "idle",
+            Self::Delivering => "delivering",
+            Self::Retrying => "retrying",
+            Self::Paused => "paused",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// Counters of one sink since the start of the daemon.
+#[derive(Debug, Default)]
+pub struct SinkCounters {
+    /// Events that the destination has accepted.
+    pub delivered: Counter,
+    /// Items of these events.
+    pub items: Counter,
+    /// Bytes of these items.
+    pub bytes: Counter,
+    /// Events without an item for the destination.
+    pub without_items: Counter,
+    /// Successful requests or writes.
+    pub requests: Counter,
+    /// Failed attempts, each followed by another one.
+    pub failures: Counter,
+    /// Events that became dead letters.
+    pub dead_lettered: Counter,
+    /// Events changed by the sink's own redaction.
+    pub redacted: Counter,
+}
+
+impl SinkCounters {
+    /// Names and values.
+    pub fn all(&self) -> [(&'static str, u64); 8] {
+        [
+            ("delivered", self.delivered.get()),
+            ("items", self.items.get()),
+            ("bytes", self.bytes.get()),
+            ("without_items", self.without_items.get()),
+            ("requests", self.requests.get()),
+            ("failures", self.failures.get()),
+            ("dead_lettered", self.dead_lettered.get()),
+            ("redacted", self.redacted.get()),
+        ]
+    }
+}
+
+/// Why a wait ended before its time, or a delivery was given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Interrupt {
+    /// The sink must stop.
+    Stop,
+    /// The position was moved: what was fetched is void.
+    Moved,
+}
+
+/// Shared by a sink's threads and calls.
+#[derive(Debug, Default)]
+pub struct SinkState {
+    requests: Mutex<Requests>,
+    changed: Condvar,
+    /// Counters.
+    pub counters: SinkCounters,
+    last: Mutex<Last>,
+    is_reopening: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Requests {
+    stop: bool,
+    paused: bool,
+    /// Number of seeks.
+    moves: u64,
+    /// Sequence numbers of dead letters to deliver again.
+    retries: Vec<u64>,
+}
+
+/// The latest events of a sink's life.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Last {
+    /// What it is doing.
+    pub phase: Phase,
+    /// The last delivery.
+    pub delivered_at: Option<Micros>,
+    /// The last error: time and text. Remains after a success.
+    pub error: Option<(Micros, String)>,
+    /// Failed attempts since the last success.
+    pub failures: u32,
+}
+
+impl SinkState {
+    pub(super) fn new(paused: bool) -> Arc<Self> {
+        let state = Self::default();
+        state.requests.lock().paused = paused;
+        Arc::new(state)
+    }
+
+    /// The latest events.
+    pub fn last(&self) -> Last {
+        self.last.lock().clone()
+    }
+
+    pub(super) fn set_phase(&self, phase: Phase) {
+        self.last.lock().phase = phase;
+    }
+
+    pub(super) fn succeeded(&self, now: Micros) {
+        let mut last = self.last.lock();
+        (last.delivered_at, last.failures, last.phase) = (Some(now), 0, Phase::Delivering);
+    }
+
+    /// Notes that there is nothing to deliver.
+    pub(super) fn recovered(&self) {
+        self.last.lock().failures = 0;
+    }
+
+    /// Notes a failed attempt; returns whether it is the first one since a success.
+    pub(super) fn failed(&self, now: Micros, error: &str) -> bool {
+        self.counters.failures.add(1);
+        let mut last = self.last.lock();
+        last.error = Some((now, error.to_owned()));
+        last.failures = last.failures.saturating_add(1);
+        last.phase = Phase::Retrying;
+        last.failures == 1
+    }
+
+    pub(super) fn stop(&self) {
+        self.requests.lock().stop = true;
+        self.changed.notify_all();
+    }
+
+    pub(super) fn pause(&self, paused: bool) {
+        self.requests.lock().paused = paused;
+        self.changed.notify_all();
+    }
+
+    pub(super) fn moved(&self) {
+        self.requests.lock().moves += 1;
+        self.changed.notify_all();
+    }
+
+    /// The number of seeks so far, for [`SinkState::wait`].
+    pub(super) fn moves(&self) -> u64 {
+        self.requests.lock().moves
+    }
+
+    pub(super) fn retry_dead_letters(&self, seqs: &[u64]) {
+        self.requests.lock().retries.extend_from_slice(seqs);
+        self.changed.notify_all();
+    }
+
+    pub(super) fn take_retries(&self) -> Vec<u64> {
+        std::mem::take(&mut self.requests.lock().retries)
+    }
+
+    pub(super) fn reopen(&self) {
+        self.is_reopening.store(true, Ordering::Release);
+    }
+
+    pub(super) fn take_reopen(&self) -> bool {
+        self.is_reopening.swap(false, Ordering::AcqRel)
+    }
+
+    /// Waits for `pause`, and on as long as the sink is paused. Ends early at a stop, and at a seek since `moves`.
+    pub(super) fn wait(&self, clock: &Clock, pause: Duration, moves: u64) -> Result<(), Interrupt> {
+        let until = clock.monotonic() + pause;
+        let mut requests = self.requests.lock();
+        loop {
+            if requests.stop {
+                return Err(Interrupt::Stop);
+            }
+            if requests.moves != moves {
+                return Err(Interrupt::Moved);
+            }
+            if requests.paused {
+                self.set_phase(Phase::Paused);
+                self.changed.wait(&mut requests);
+                continue;
+            }
+            let left = until.saturating_sub(clock.monotonic());
+            if left.is_zero() {
+                return Ok(());
+            }
+            self.changed.wait_for(&mut requests, left);
+        }
+    }
+}

@@ -1,0 +1,466 @@
+//! Sinks over a feed in memory and a destination that a test controls.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use serde_json::json;
+
+use super::*;
+use crate::engines::event::tests::entry;
+use crate::engines::feed::Fetched;
+use crate::engines::settings::tests::load;
+use crate::engines::transport::{Destination, Rejected, RequestLimits, Transport};
+use crate::model::SeqNo;
+use crate::store::StoredEntry;
+use crate::store::vfs::Disk;
+use crate::testkit::wait_for;
+
+/// A log in memory with one position.
+#[derive(Default)]
+struct MemoryFeed {
+    state: Mutex<MemoryState>,
+}
+
+#[derive(Default)]
+struct MemoryState {
+    entries: Vec<StoredEntry>,
+    /// Number of acknowledged entries.
+    cursor: usize,
+    is_paused: bool,
+    is_moved: bool,
+    released: usize,
+}
+
+impl MemoryFeed {
+    /// Adds events from the minions `m0` to `m2` in turn.
+    fn add(&self, count: usize) {
+        let mut state = self.state.lock();
+        for _ in 0..count {
+            let seq = state.entries.len() as u64 + 1;
+            state.entries.push(entry(seq, "t", &format!("m{}", seq % 3), json!({"n": seq})));
+        }
+    }
+
+    fn cursor(&self) -> usize {
+        self.state.lock().cursor
+    }
+}
+
+impl Feed for MemoryFeed {
+    fn fetch(&self, events: usize, _bytes: usize, wait: Duration) -> Result<Fetched, FeedError> {
+        let mut state = self.state.lock();
+        let (cursor, is_paused) = (state.cursor, state.is_paused);
+        state.is_moved = false;
+        if is_paused {
+            return Ok(Fetched { entries: Vec::new(), is_paused });
+        }
+        let entries: Vec<_> = state.entries.iter().skip(cursor).take(events).cloned().collect();
+        drop(state);
+        if entries.is_empty() {
+            thread::sleep(wait.min(Duration::from_millis(2)));
+        }
+        Ok(Fetched { entries, is_paused })
+    }
+
+    fn ack(&self, last: SeqNo) -> Result<(), FeedError> {
+        let mut state = self.state.lock();
+        if state.is_moved {
+            return Err(FeedError("moved".to_owned()));
+        }
+        state.cursor = usize::try_from(last.0).unwrap();
+        Ok(())
+    }
+
+    fn seek(&self, to: Position) -> Result<(), FeedError> {
+        let Position::Seq(seq) = to else { return Err(FeedError("only numbers".to_owned())) };
+        let mut state = self.state.lock();
+        (state.cursor, state.is_moved) = (usize::try_from(seq.0).unwrap() - 1, true);
+        Ok(())
+    }
+
+    fn pause(&self, paused: bool) -> Result<(), FeedError> {
+        self.state.lock().is_paused = paused;
+        Ok(())
+    }
+
+    fn progress(&self) -> Result<Progress, FeedError> {
+        let state = self.state.lock();
+        let cursor = SeqNo(state.cursor as u64 + 1);
+        let lag_entries = (state.entries.len() - state.cursor) as u64;
+        Ok(Progress { cursor, lag_entries, lag: Duration::ZERO, is_paused: state.is_paused })
+    }
+
+    fn id_of(&self, entry: &StoredEntry) -> String {
+        format!("store:{}", entry.seq)
+    }
+
+    fn newest(&self) -> Result<Option<StoredEntry>, FeedError> {
+        Ok(self.state.lock().entries.last().cloned())
+    }
+
+    fn release(&self) {
+        self.state.lock().released += 1;
+    }
+}
+
+/// Decides about one request: the answer, or a panic.
+type Answer = dyn Fn(&[Item]) -> Result<Vec<Rejected>, DeliverError> + Send + Sync;
+
+/// A destination that records the sequence numbers of accepted requests.
+struct FakeDestination {
+    answer: Box<Answer>,
+    accepted: Mutex<Vec<Vec<u64>>>,
+    requests: AtomicUsize,
+    reopened: AtomicUsize,
+    /// Deliveries wait while it is set.
+    is_stalled: AtomicBool,
+}
+
+impl std::fmt::Debug for FakeDestination {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("FakeDestination")
+    }
+}
+
+/// Shares the destination with the test.
+#[derive(Debug)]
+struct Shared(Arc<FakeDestination>);
+
+impl Destination for Shared {
+    fn open(&self, _: &transport::Dependencies) -> Box<dyn Transport> {
+        Box::new(FakeTransport(self.0.clone()))
+    }
+
+    fn describe(&self) -> String {
+        "fake".to_owned()
+    }
+
+    fn limits(&self) -> RequestLimits {
+        RequestLimits { count: 4, bytes: 1_000_000, time: Duration::ZERO }
+    }
+
+    fn concurrency_max(&self) -> usize {
+        16
+    }
+}
+
+struct FakeTransport(Arc<FakeDestination>);
+
+impl Transport for FakeTransport {
+    fn deliver(&mut self, items: &[Item], _: Option<&mut Transcript>) -> Result<Vec<Rejected>, DeliverError> {
+        self.0.requests.fetch_add(1, Ordering::SeqCst);
+        while self.0.is_stalled.load(Ordering::SeqCst) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let rejected = (self.0.answer)(items)?;
+        let is_accepted = |n: usize| rejected.iter().all(|one| one.index != n);
+        let seqs = items.iter().enumerate().filter(|(n, _)| is_accepted(*n)).map(|(_, item)| item.seq.0);
+        self.0.accepted.lock().push(seqs.collect());
+        Ok(rejected)
+    }
+
+    fn check(&mut self) -> Result<String, String> {
+        Ok("fine".to_owned())
+    }
+
+    fn reopen(&mut self) {
+        self.0.reopened.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// One sink with its feed and destination.
+struct Rig {
+    engines: Engines,
+    feed: Arc<MemoryFeed>,
+    destination: Arc<FakeDestination>,
+    dir: tempfile::TempDir,
+}
+
+fn settings(name: &str, rest: &str, destination: &Arc<FakeDestination>) -> SinkSettings {
+    let text =
+        format!("sinks: {{{name}: {{encoder: json, transport: {{http: {{url: 'http://h'}}}}{rest}}}}}");
+    let mut settings = load(&text).unwrap().remove(0);
+    settings.transport = ("fake", Arc::new(Shared(destination.clone())));
+    settings.limits = destination_limits();
+    settings.retry.backoff = Duration::from_millis(1);
+    settings.retry.max = Duration::from_millis(2);
+    settings
+}
+
+fn destination_limits() -> RequestLimits {
+    RequestLimits { count: 4, bytes: 1_000_000, time: Duration::ZERO }
+}
+
+fn destination(
+    answer: impl Fn(&[Item]) -> Result<Vec<Rejected>, DeliverError> + Send + Sync + 'static,
+) -> Arc<FakeDestination> {
+    Arc::new(FakeDestination {
+        answer: Box::new(answer),
+        accepted: Mutex::default(),
+        requests: AtomicUsize::default(),
+        reopened: AtomicUsize::default(),
+        is_stalled: AtomicBool::default(),
+    })
+}
+
+impl Rig {
+    fn start(
+        rest: &str,
+        answer: impl Fn(&[Item]) -> Result<Vec<Rejected>, DeliverError> + Send + Sync + 'static,
+    ) -> Self {
+        let destination = destination(answer);
+        let settings = settings("one", rest, &destination);
+        Self::start_with(destination, vec![settings])
+    }
+
+    fn start_with(destination: Arc<FakeDestination>, settings: Vec<SinkSettings>) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let feed = Arc::new(MemoryFeed::default());
+        let shared = feed.clone();
+        let deps = Dependencies {
+            open_feed: Arc::new(move |settings| match settings.name.as_str() {
+                "without_feed" => Err(FeedError("no feed".to_owned())),
+                _ => Ok(shared.clone()),
+            }),
+            redactor: Arc::new(|_| Arc::new(|_| Some(vec![0x80]))),
+            state_dir: dir.path().to_owned(),
+            fs: Arc::new(Disk),
+            clock: Clock::real(),
+            master_id: "master1".into(),
+        };
+        Self { engines: Engines::start(deps, settings), feed, destination, dir }
+    }
+
+    fn wait_until_delivered(&self, cursor: usize) {
+        wait_for("the cursor", || (self.feed.cursor() == cursor).then_some(()));
+    }
+
+    /// All accepted sequence numbers, in the order of acceptance.
+    fn accepted(&self) -> Vec<u64> {
+        self.destination.accepted.lock().concat()
+    }
+
+    fn counter(&self, name: &str) -> u64 {
+        let status = self.engines.list();
+        status[0].counters.iter().find(|(known, _)| *known == name).unwrap().1
+    }
+
+    fn dead(&self) -> Vec<(u64, String)> {
+        let letters = self.engines.dead_letters("one").unwrap();
+        letters.into_iter().map(|letter| (letter.seq, letter.reason)).collect()
+    }
+}
+
+fn accept(items: &[Item]) -> Result<Vec<Rejected>, DeliverError> {
+    if items.is_empty() { Err(DeliverError::retry("a request without items")) } else { Ok(Vec::new()) }
+}
+
+#[test]
+fn all_events_are_delivered_in_order_within_the_limits_of_a_request() {
+    let rig = Rig::start("", accept);
+    rig.feed.add(10);
+    rig.wait_until_delivered(10);
+    assert_eq!(rig.accepted(), (1..=10).collect::<Vec<_>>());
+    assert!(rig.destination.accepted.lock().iter().all(|request| request.len() <= 4));
+    assert_eq!((rig.counter("delivered"), rig.counter("items"), rig.counter("failures")), (10, 10, 0));
+    rig.engines.stop();
+    assert_eq!(rig.feed.state.lock().released, 1);
+}
+
+#[test]
+fn a_failed_delivery_is_repeated_until_it_succeeds_and_nothing_is_acknowledged_before() {
+    let attempts = AtomicUsize::new(0);
+    let rig = Rig::start("", move |_| match attempts.fetch_add(1, Ordering::SeqCst) {
+        0..3 => Err(DeliverError::retry("down")),
+        _ => Ok(Vec::new()),
+    });
+    rig.feed.add(2);
+    rig.wait_until_delivered(2);
+    let failures = rig.counter("failures");
+    assert_eq!(failures, 3);
+    assert_eq!(rig.engines.list()[0].last.error.as_ref().unwrap().1, "down");
+    assert_eq!(rig.engines.list()[0].last.failures, 0);
+    let mut accepted = rig.accepted();
+    accepted.dedup();
+    assert_eq!(accepted, [1, 2]);
+}
+
+#[test]
+fn one_poison_record_in_a_batch_is_dead_lettered_alone() {
+    let rig = Rig::start("", |items| {
+        let is_poisoned = items.iter().any(|item| item.seq.0 == 6);
+        if is_poisoned {
+            Err(DeliverError::Refused { reason: "field type".to_owned() })
+        } else {
+            accept(items)
+        }
+    });
+    rig.feed.add(9);
+    rig.wait_until_delivered(9);
+    assert_eq!(rig.accepted(), [1, 2, 3, 4, 5, 7, 8, 9]);
+    assert_eq!(rig.dead(), [(6, "field type".to_owned())]);
+    assert_eq!((rig.counter("delivered"), rig.counter("dead_lettered")), (8, 1));
+    assert!(rig.dir.path().join("sinks/one.dead").exists());
+}
+
+#[test]
+fn rejected_items_of_a_bulk_request_are_dead_lettered_or_sent_again_alone() {
+    let is_first = AtomicBool::new(true);
+    let rig = Rig::start("", move |items| {
+        let find = |seq: u64| items.iter().position(|item| item.seq.0 == seq);
+        let rejected = |index, is_temporary| Rejected { index, reason: "why".to_owned(), is_temporary };
+        let mut all: Vec<_> = find(2).map(|index| rejected(index, false)).into_iter().collect();
+        if find(3).is_some() && is_first.swap(false, Ordering::SeqCst) {
+            all.extend(find(3).map(|index| rejected(index, true)));
+        }
+        Ok(all)
+    });
+    rig.feed.add(4);
+    rig.wait_until_delivered(4);
+    let mut accepted = rig.accepted();
+    accepted.sort_unstable();
+    assert_eq!(accepted, [1, 3, 4]);
+    assert_eq!(rig.dead(), [(2, "why".to_owned())]);
+}
+
+#[test]
+fn dead_letters_are_retried_and_dropped() {
+    let is_broken = Arc::new(AtomicBool::new(true));
+    let broken = is_broken.clone();
+    let rig = Rig::start("", move |items| {
+        if broken.load(Ordering::SeqCst) {
+            return Err(DeliverError::Refused { reason: "no".to_owned() });
+        }
+        let third = items.iter().position(|item| item.seq.0 == 3);
+        let rejected = |index| Rejected { index, reason: "still no".to_owned(), is_temporary: false };
+        Ok(third.map(rejected).into_iter().collect())
+    });
+    rig.feed.add(3);
+    rig.wait_until_delivered(3);
+    assert_eq!(rig.dead().len(), 3);
+    is_broken.store(false, Ordering::SeqCst);
+    assert_eq!(rig.engines.retry_dead_letters("one", Some(&[1, 3, 99])).unwrap(), 2);
+    wait_for("the retries", || (rig.dead().len() == 2 && rig.dead()[1].1 == "still no").then_some(()));
+    assert_eq!(rig.accepted(), [1]);
+    assert_eq!(rig.engines.dead_letters("one").unwrap()[1].attempts, 2);
+    assert_eq!(rig.engines.drop_dead_letters("one", None).unwrap(), 2);
+    assert_eq!(rig.dead(), []);
+}
+
+#[test]
+fn an_event_that_cannot_be_encoded_is_dead_lettered() {
+    let destination = destination(accept);
+    let mut settings = settings("one", "", &destination);
+    let text = "sinks: {one: {encoder: {template: {text: '{{ data.n + data.x.y }}'}}, transport: {http: {url: 'http://h'}}}}";
+    settings.encoder = load(text).unwrap().remove(0).encoder;
+    let rig = Rig::start_with(destination, vec![settings]);
+    rig.feed.add(1);
+    rig.wait_until_delivered(1);
+    let dead = rig.dead();
+    assert!(dead[0].1.starts_with("the template failed: line 1: "), "{dead:?}");
+    assert_eq!(rig.accepted(), [0_u64; 0]);
+}
+
+#[test]
+fn parallel_deliveries_keep_the_order_of_each_minion() {
+    let rig = Rig::start(", concurrency: 3", |items| {
+        // Some lanes are slower than others.
+        thread::sleep(Duration::from_millis(items[0].seq.0 % 3));
+        Ok(Vec::new())
+    });
+    rig.feed.add(60);
+    rig.wait_until_delivered(60);
+    let accepted = rig.accepted();
+    for minion in 0..3 {
+        let of_minion: Vec<_> = accepted.iter().filter(|seq| **seq % 3 == minion).collect();
+        assert!(of_minion.is_sorted(), "{of_minion:?}");
+        assert_eq!(of_minion.len(), 20);
+    }
+}
+
+#[test]
+fn a_paused_sink_delivers_nothing_until_it_is_resumed() {
+    let rig = Rig::start("", accept);
+    rig.engines.pause("one", true).unwrap();
+    rig.feed.add(3);
+    wait_for("the pause", || (rig.engines.list()[0].last.phase == Phase::Paused).then_some(()));
+    assert_eq!(rig.accepted(), [0_u64; 0]);
+    rig.engines.pause("one", false).unwrap();
+    rig.wait_until_delivered(3);
+}
+
+#[test]
+fn a_seek_gives_up_a_failing_delivery() {
+    let rig = Rig::start("", |items| match items[0].seq.0 {
+        1 => Err(DeliverError::Retry { reason: "down".to_owned(), after: Some(Duration::from_secs(3_600)) }),
+        _ => Ok(Vec::new()),
+    });
+    rig.feed.add(5);
+    wait_for("a failure", || (rig.engines.list()[0].last.phase == Phase::Retrying).then_some(()));
+    rig.engines.seek("one", Position::Seq(SeqNo(4))).unwrap();
+    rig.wait_until_delivered(5);
+    assert_eq!(rig.accepted(), [4, 5]);
+    let error = rig.engines.seek("two", Position::Newest).unwrap_err().to_string();
+    assert_eq!(error, "no sink \"two\" is configured; configured are: one");
+}
+
+#[test]
+fn a_reload_replaces_changed_sinks_and_leaves_others_alone() {
+    let destination = destination(accept);
+    let (one, two) = (settings("one", "", &destination), settings("two", "", &destination));
+    let rig = Rig::start_with(destination.clone(), vec![one.clone(), two]);
+    rig.engines.apply(vec![one.clone(), settings("two", ", rate: 5/1s", &destination)]);
+    wait_for("the reopening", || (destination.reopened.load(Ordering::SeqCst) == 1).then_some(()));
+    let names = |rig: &Rig| -> Vec<String> {
+        rig.engines.list().iter().map(|status| status.settings.name.clone()).collect()
+    };
+    assert_eq!(names(&rig), ["one", "two"]);
+    rig.engines.apply(vec![settings("three", "", &destination), one]);
+    assert_eq!(names(&rig), ["three", "one"]);
+    wait_for("the end of both", || (rig.feed.state.lock().released == 2).then_some(()));
+}
+
+#[test]
+fn a_sink_that_cannot_start_or_panics_stops_no_other() {
+    let broken = destination(|_| panic!("a test panics"));
+    let destination = destination(accept);
+    let all = vec![
+        settings("without_feed", "", &destination),
+        settings("panics", "", &broken),
+        settings("works", "", &destination),
+    ];
+    destination.is_stalled.store(true, Ordering::SeqCst);
+    let rig = Rig::start_with(destination, all);
+    rig.feed.add(3);
+    wait_for("the panic", || (rig.engines.list()[1].last.phase == Phase::Failed).then_some(()));
+    rig.destination.is_stalled.store(false, Ordering::SeqCst);
+    rig.wait_until_delivered(3);
+    let status = rig.engines.list();
+    assert_eq!(status[0].last.phase, Phase::Failed);
+    assert_eq!(status[0].progress.as_ref().unwrap_err(), "no feed");
+    let error = rig.engines.pause("without_feed", true).unwrap_err().to_string();
+    assert_eq!(error, "the sink could not start: no feed");
+    assert!(rig.engines.check()[0].1.is_err() && rig.engines.check()[2].1.is_ok());
+}
+
+#[test]
+fn a_stop_does_not_wait_for_a_stalled_destination() {
+    let rig = Rig::start("", accept);
+    rig.destination.is_stalled.store(true, Ordering::SeqCst);
+    rig.feed.add(1);
+    wait_for("a request", || (rig.destination.requests.load(Ordering::SeqCst) == 1).then_some(()));
+    rig.engines.stop();
+    assert_eq!(rig.feed.cursor(), 0, "not acknowledged, so it is delivered again");
+    rig.destination.is_stalled.store(false, Ordering::SeqCst);
+}
+
+#[test]
+fn a_test_sends_the_newest_event_and_redaction_is_applied() {
+    let rig = Rig::start(", redact: [{builtin: passwords}]", accept);
+    assert_eq!(rig.engines.test("one").unwrap_err().to_string(), "no stored event matches the sink's filter");
+    rig.feed.add(2);
+    rig.wait_until_delivered(2);
+    assert_eq!(rig.counter("redacted"), 2);
+    let result = rig.engines.test("one").unwrap();
+    assert_eq!((result.event.seq, result.items, result.error), (SeqNo(2), 1, None));
+    assert_eq!(result.event.body, [0x80]);
+}

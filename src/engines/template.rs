@@ -1,0 +1,140 @@
+//! Templates of sinks: Jinja over the keys of an event's JSON form.
+//!
+//! Besides Jinja's filters there is `tojson`, which writes any value as JSON. A missing value is empty, and so are its members. Nothing is
+//! escaped. A template is compiled once, and each rendering is bounded by [`SINK_TEMPLATE_FUEL`] and [`SINK_ITEM_BYTES_MAX`].
+
+use std::sync::Arc;
+
+use minijinja::{Environment, UndefinedBehavior, Value};
+use serde::Serialize;
+use serde_json::Value as Json;
+
+use crate::base::limits::{SINK_ITEM_BYTES_MAX, SINK_TEMPLATE_FUEL};
+use crate::config::Invalid;
+
+/// A compiled template.
+#[derive(Clone)]
+pub struct Template(Arc<Environment<'static>>);
+
+/// The name of a template in its own environment.
+const NAME: &str = "template";
+
+/// A template failed for one event.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the template failed: {0}")]
+pub struct RenderError(String);
+
+impl Template {
+    /// Compiles the value of the option `key`.
+    pub fn new(key: &str, text: &str) -> Result<Self, Invalid> {
+        let mut env = Environment::new();
+        env.set_undefined_behavior(UndefinedBehavior::Chainable);
+        env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+        env.set_fuel(Some(SINK_TEMPLATE_FUEL));
+        // minijinja's own `tojson` also replaces characters that HTML reserves.
+        env.add_filter("tojson", |value: &Value| {
+            serde_json::to_string(value).map_err(|error| {
+                minijinja::Error::new(minijinja::ErrorKind::BadSerialization, error.to_string())
+            })
+        });
+        let added = env.add_template_owned(NAME, text.to_owned());
+        added.map_err(|error| {
+            let line = error.line().map(|line| format!("line {line}: ")).unwrap_or_default();
+            Invalid::new(key, format!("the template is not valid: {line}{}", message(&error)))
+        })?;
+        Ok(Self(Arc::new(env)))
+    }
+
+    /// Renders the template with the keys of `context`.
+    pub fn render(&self, context: impl Serialize) -> Result<String, RenderError> {
+        let failed = |error: minijinja::Error| {
+            let line = error.line().map(|line| format!("line {line}: ")).unwrap_or_default();
+            RenderError(format!("{line}{}", message(&error)))
+        };
+        let text = self
+            .0
+            .get_template(NAME)
+            .and_then(|template| template.render(minijinja::value::Serde(context)))
+            .map_err(failed)?;
+        if text.len() > SINK_ITEM_BYTES_MAX {
+            return Err(RenderError(format!("its text has more than {SINK_ITEM_BYTES_MAX} bytes")));
+        }
+        Ok(text)
+    }
+}
+
+/// The kind and the detail of an error.
+fn message(error: &minijinja::Error) -> String {
+    match error.detail() {
+        Some(detail) => format!("{}: {detail}", error.kind()),
+        None => error.kind().to_string(),
+    }
+}
+
+impl std::fmt::Debug for Template {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Template")
+    }
+}
+
+/// The value of a dotted path, such as `items.0.status`; `*` is the only member of a map or list.
+pub fn at_path<'a>(value: &'a Json, path: &str) -> Option<&'a Json> {
+    path.split('.').filter(|step| !step.is_empty()).try_fold(value, |value, step| match (value, step) {
+        (Json::Object(map), "*") if map.len() == 1 => map.values().next(),
+        (Json::Object(map), key) => map.get(key),
+        (Json::Array(list), "*") if list.len() == 1 => list.first(),
+        (Json::Array(list), index) => list.get(index.parse::<usize>().ok()?),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn render(text: &str, context: Json) -> String {
+        Template::new("t", text).unwrap().render(context).unwrap()
+    }
+
+    #[test]
+    fn values_are_printed_and_missing_ones_are_empty() {
+        let event = json!({"tag": "a/b", "data": {"x": [1, "<&\">"], "ok": true}});
+        assert_eq!(render("{{ tag }} {{ data.x[0] }}", event.clone()), "a/b 1");
+        assert_eq!(render("[{{ data.none.at.all }}]", event.clone()), "[]");
+        assert_eq!(
+            render("{{ data | tojson }}", event.clone()),
+            r#"{"ok":true,"x":[1,"<&\">"]}"#,
+            "keys are sorted"
+        );
+        assert_eq!(render("{{ data.x[1] | tojson }}", event.clone()), r#""<&\">""#);
+        assert_eq!(render("{% for x in data.x %}{{ loop.index }}{% endfor %}", event), "12");
+    }
+
+    #[test]
+    fn an_invalid_template_is_reported_with_its_line_and_an_endless_one_ends() {
+        let error = Template::new("encoder.template", "a\n{% if %}").unwrap_err();
+        assert_eq!(error.path, "encoder.template");
+        assert!(error.problem.starts_with("the template is not valid: line 2: syntax error"), "{error:?}");
+        let slow = Template::new(
+            "t",
+            "{% for a in range(9999) %}{% for b in range(9999) %}{{ b }}{% endfor %}{% endfor %}",
+        );
+        let error = slow.unwrap().render(json!({})).unwrap_err().to_string();
+        assert!(error.contains("ran out of fuel"), "{error}");
+        let wrong = Template::new("t", "\n{{ tag + 1 }}").unwrap().render(json!({"tag": "a"})).unwrap_err();
+        assert!(wrong.to_string().starts_with("the template failed: line 2: "), "{wrong}");
+    }
+
+    #[test]
+    fn a_path_finds_members() {
+        let value = json!({"items": [{"create": {"status": 201}}], "a": {"b": 1, "c": 2}});
+        assert_eq!(at_path(&value, "items.0.*.status"), Some(&json!(201)));
+        assert_eq!(at_path(&value, "a.b"), Some(&json!(1)));
+        assert_eq!(at_path(&value, ""), Some(&value));
+        for path in ["a.*", "items.1", "items.x", "a.b.c"] {
+            assert_eq!(at_path(&value, path), None, "{path}");
+        }
+    }
+}

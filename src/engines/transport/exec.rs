@@ -1,0 +1,403 @@
+//! The transport `exec`: a long-running program that reads items from standard input and acknowledges each on standard output.
+//!
+//! ```text
+//! to the program     one line per item
+//! from the program   one line per item, in the same order:
+//!                    ok                 accepted
+//!                    retry REASON       send it again later
+//!                    reject REASON      never acceptable: a dead letter
+//! ```
+//!
+//! Any other line, a missing line within the timeout, and the end of the program are failures: the program is killed with all processes of its
+//! group, and the batch is delivered again to a new one. Lines on standard error go to the daemon's log.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufRead as _, BufReader, Read, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde::Deserialize;
+
+use super::{
+    BoxedDestination, DeliverError, Dependencies, Destination, Item, Rejected, RequestLimits, Transcript,
+    Transport, shortened,
+};
+use crate::base::limits::{SINK_EXEC_STOP, SINK_REASON_BYTES_MAX};
+use crate::config::{Invalid, within};
+use crate::engines::kind::{Kind, options};
+use crate::engines::secret::{Revealed, Text};
+use crate::model::word::{self, MIB};
+
+pub(super) const KIND: Kind<BoxedDestination> = Kind {
+    name: "exec",
+    doc: "A long-running program that reads lines and acknowledges each.",
+    example: "{command: [/usr/local/bin/to-kafka, --topic, salt], timeout: 30s, \
+              environment: {KAFKA_PASSWORD: 'file:/etc/saltcellar/kafka.password'}}",
+    build: |given| {
+        let exec: ExecDestination = options(given)?;
+        match exec.command.first() {
+            Some(program) if program.starts_with('/') => {}
+            _ => {
+                return Err(Invalid::new(
+                    "command",
+                    "give the absolute path of a program, and its arguments",
+                ));
+            }
+        }
+        within("timeout", &exec.timeout, Duration::from_secs(1)..=Duration::from_secs(3_600))?;
+        Ok(Box::new(exec))
+    },
+};
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ExecDestination {
+    /// Program and arguments.
+    command: Vec<String>,
+    /// Variables of the program's environment, which is empty otherwise but for `PATH`.
+    #[serde(default)]
+    environment: BTreeMap<String, Variable>,
+    /// Longest wait for one acknowledgement.
+    #[serde(default = "thirty_seconds", with = "word")]
+    timeout: Duration,
+}
+
+/// The value of a variable.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(transparent)]
+struct Variable(#[serde(with = "word")] Text);
+
+fn thirty_seconds() -> Duration {
+    Duration::from_secs(30)
+}
+
+impl Destination for ExecDestination {
+    fn open(&self, _: &Dependencies) -> Box<dyn Transport> {
+        Box::new(ExecTransport { settings: self.clone(), program: None })
+    }
+
+    fn describe(&self) -> String {
+        self.command.first().cloned().unwrap_or_default()
+    }
+
+    fn limits(&self) -> RequestLimits {
+        let bytes = usize::try_from(MIB).unwrap_or(usize::MAX);
+        RequestLimits { count: 500, bytes, time: Duration::ZERO }
+    }
+
+    fn concurrency_max(&self) -> usize {
+        crate::base::limits::SINK_CONCURRENCY_MAX
+    }
+}
+
+struct ExecTransport {
+    settings: ExecDestination,
+    program: Option<Program>,
+}
+
+/// A running program. Its end is that of its process group.
+struct Program {
+    child: Child,
+    /// Batches of lines to the thread that writes; a program that reads nothing must not block the sink.
+    input: Option<Sender<Vec<u8>>>,
+    /// Lines of its standard output.
+    output: Receiver<String>,
+    revealed: Revealed,
+}
+
+impl Transport for ExecTransport {
+    fn deliver(
+        &mut self,
+        items: &[Item],
+        transcript: Option<&mut Transcript>,
+    ) -> Result<Vec<Rejected>, DeliverError> {
+        let mut lines = Vec::new();
+        for item in items {
+            if item.bytes.contains(&b'\n') {
+                let reason =
+                    "the item has several lines, but the transport exec sends one line each".to_owned();
+                return Err(DeliverError::Refused { reason });
+            }
+            lines.extend_from_slice(&item.bytes);
+            lines.push(b'\n');
+        }
+        let request = transcript.is_some().then(|| String::from_utf8_lossy(&lines).into_owned());
+        // After an error the program is in an unknown state, so it is dropped, which kills it.
+        let mut program = match self.program.take() {
+            Some(program) => program,
+            None => Program::start(&self.settings).map_err(DeliverError::retry)?,
+        };
+        let mut answers = String::new();
+        let result = program.exchange(lines, items.len(), self.settings.timeout, &mut answers);
+        let clean = program.revealed.scrub(&answers);
+        if let (Some(transcript), Some(request)) = (transcript, request) {
+            *transcript = Transcript { request, response: clean };
+        }
+        let result = result.map_err(|reason| DeliverError::retry(program.revealed.scrub(&reason)))?;
+        self.program = Some(program);
+        Ok(result)
+    }
+
+    fn check(&mut self) -> Result<String, String> {
+        let path = PathBuf::from(self.settings.describe());
+        let place = path.display();
+        rustix::fs::access(&path, rustix::fs::Access::EXEC_OK)
+            .map_err(|why| format!("{place} is not executable: {why}"))?;
+        Ok(format!("{place} is executable"))
+    }
+
+    fn reopen(&mut self) {
+        self.program = None;
+    }
+}
+
+impl Program {
+    fn start(settings: &ExecDestination) -> Result<Self, String> {
+        let (program, arguments) = settings.command.split_first().ok_or("no command")?;
+        let mut revealed = Revealed::default();
+        let mut command = Command::new(program);
+        command.args(arguments).env_clear().process_group(0).current_dir("/");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+        for (name, Variable(value)) in &settings.environment {
+            command.env(name, revealed.text(value).map_err(|error| error.to_string())?);
+        }
+        let failed = |why: io::Error| format!("cannot start {program}: {why}");
+        let mut child = command.spawn().map_err(failed)?;
+        let (input, batches) = bounded(1);
+        let (lines, output) = bounded(1_000);
+        let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        // From here on a failure kills the program.
+        let started = Self { child, input: Some(input), output, revealed };
+        let name = program.clone();
+        let threads = [
+            stdin.map(|to| spawn("sc-exec-in", move || write_batches(to, &batches))),
+            stdout
+                .map(|from| spawn("sc-exec-out", move || read_lines(from, |line| lines.send(line).is_ok()))),
+            stderr.map(|from| {
+                spawn("sc-exec-err", move || {
+                    read_lines(from, |line| {
+                        tracing::warn!(program = name, line, "message of a sink's program");
+                        true
+                    });
+                })
+            }),
+        ];
+        threads.into_iter().flatten().collect::<io::Result<()>>().map_err(failed)?;
+        Ok(started)
+    }
+
+    /// Sends lines and reads an answer for each. Adds the answers to `answers`.
+    fn exchange(
+        &mut self,
+        lines: Vec<u8>,
+        count: usize,
+        timeout: Duration,
+        answers: &mut String,
+    ) -> Result<Vec<Rejected>, String> {
+        self.expect_silence()?;
+        let ended = "the program has ended";
+        let input = self.input.as_ref().ok_or(ended)?;
+        input.send_timeout(lines, timeout).map_err(|_| "the program does not read its input")?;
+        let mut rejected = Vec::new();
+        for index in 0..count {
+            let line = match self.output.recv_timeout(timeout) {
+                Ok(line) => line,
+                Err(RecvTimeoutError::Timeout) => {
+                    let seconds = timeout.as_secs();
+                    return Err(format!("no acknowledgement of line {} within {seconds} s", index + 1));
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    let status = self.child.wait().map(|status| status.to_string()).unwrap_or_default();
+                    return Err(format!("{ended} before it acknowledged line {}: {status}", index + 1));
+                }
+            };
+            answers.push_str(&line);
+            answers.push('\n');
+            let (word, reason) = line.split_once(' ').unwrap_or((&line, ""));
+            let reason = shortened(&self.revealed.scrub(reason));
+            match word {
+                "ok" => {}
+                "retry" => rejected.push(Rejected { index, reason, is_temporary: true }),
+                "reject" => rejected.push(Rejected { index, reason, is_temporary: false }),
+                _ => {
+                    let line = shortened(&line);
+                    return Err(format!(
+                        "the program answered {line:?}; expected ok, retry REASON or reject REASON"
+                    ));
+                }
+            }
+        }
+        self.expect_silence()?;
+        Ok(rejected)
+    }
+
+    /// A line without an item would be taken for the next answer.
+    fn expect_silence(&self) -> Result<(), String> {
+        match self.output.try_recv() {
+            Ok(line) => Err(format!("the program answered {:?} without an item", shortened(&line))),
+            Err(_) => Ok(()),
+        }
+    }
+}
+
+impl Drop for Program {
+    /// Ends the program: its input is closed; after a time its process group is killed.
+    fn drop(&mut self) {
+        self.input = None;
+        let until = Instant::now() + SINK_EXEC_STOP;
+        // A program that has failed gets no time: its group is killed below.
+        while self.output.is_empty() && matches!(self.child.try_wait(), Ok(None)) && Instant::now() < until {
+            thread::sleep(Duration::from_millis(5));
+        }
+        if let Some(group) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+            // The group may have ended.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        let _ = self.child.wait();
+    }
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
+}
+
+fn write_batches(mut to: ChildStdin, batches: &Receiver<Vec<u8>>) {
+    for lines in batches {
+        // The reader of the answers notices that the program has ended.
+        if to.write_all(&lines).is_err() {
+            break;
+        }
+    }
+}
+
+/// Passes on lines of at most [`SINK_REASON_BYTES_MAX`] bytes; longer ones are divided. Ends with the stream, or when `take` returns false.
+fn read_lines(from: impl Read, mut take: impl FnMut(String) -> bool) {
+    let mut from = BufReader::new(from);
+    loop {
+        let mut line = Vec::new();
+        match from.by_ref().take(SINK_REASON_BYTES_MAX as u64).read_until(b'\n', &mut line) {
+            Ok(0) | Err(_) => break,
+            Ok(_) => {
+                let text = String::from_utf8_lossy(&line);
+                if !take(text.trim_end_matches(['\n', '\r']).to_owned()) {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::tests::{items, open};
+    use super::*;
+    use crate::base::clock::Clock;
+    use crate::store::vfs::Disk;
+
+    /// A transport to a shell script.
+    fn script(text: &str, more: &str) -> Box<dyn Transport> {
+        let command = serde_json::to_string(&["/bin/sh", "-c", text]).unwrap();
+        let deps = Dependencies { clock: Clock::real(), fs: Arc::new(Disk) };
+        open(&KIND, &format!("{{command: {command}{more}}}"), &deps)
+    }
+
+    fn error(transport: &mut dyn Transport) -> String {
+        transport.deliver(&items(&["a", "b"]), None).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn each_line_is_acknowledged_and_the_program_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().join("out");
+        let text = format!(
+            "echo start >> {0}; while read -r line; do echo \"$line\" >> {0}; case $line in \
+             bad) echo reject no good;; later) echo retry busy;; *) echo ok;; esac; done; echo end >> {0}",
+            out.display()
+        );
+        let mut program = script(&text, "");
+        assert_eq!(program.deliver(&items(&["a", "b"]), None), Ok(vec![]));
+        let rejected =
+            |index, reason: &str, is_temporary| Rejected { index, reason: reason.to_owned(), is_temporary };
+        let mut transcript = Transcript::default();
+        let found = program.deliver(&items(&["bad", "c", "later"]), Some(&mut transcript));
+        assert_eq!(found, Ok(vec![rejected(0, "no good", false), rejected(2, "busy", true)]));
+        assert_eq!(
+            (transcript.request.as_str(), transcript.response.as_str()),
+            ("bad\nc\nlater\n", "reject no good\nok\nretry busy\n")
+        );
+        drop(program);
+        assert_eq!(std::fs::read_to_string(out).unwrap(), "start\na\nb\nbad\nc\nlater\nend\n");
+    }
+
+    #[test]
+    fn garbage_an_end_and_silence_are_failures_and_a_new_program_is_started() {
+        let garbage = "while read -r line; do echo '<html>'; done";
+        assert!(error(&mut *script(garbage, "")).starts_with("the program answered \"<html>\"; expected ok"));
+        let extra = "while read -r line; do echo ok; echo ok; done";
+        let mut program = script(extra, "");
+        let found = crate::testkit::wait_for("an error", || program.deliver(&items(&["a", "b"]), None).err());
+        assert!(found.to_string().contains("without an item"), "{found}");
+        let ended = error(&mut *script("read -r line; exit 3", ""));
+        assert!(
+            ended.starts_with("the program has ended before it acknowledged line 1: exit status: 3"),
+            "{ended}"
+        );
+        let endless = error(&mut *script("read -r line; yes | tr -d '\\n'", ""));
+        assert!(endless.starts_with("the program answered \"yyy"), "{endless}");
+        let silent = error(&mut *script("sleep 1000", ", timeout: 1s"));
+        assert_eq!(silent, "no acknowledgement of line 1 within 1 s");
+        let mut missing = script(":", "");
+        let found = error(&mut *missing);
+        assert!(found.starts_with("the program has ended"), "{found}");
+        let dir = tempfile::tempdir().unwrap();
+        let mark = dir.path().join("mark");
+        let text = format!(
+            "read -r line; if [ -e {0} ]; then echo ok; read -r l; echo ok; read -r l; else touch {0}; exit 1; fi",
+            mark.display()
+        );
+        let mut program = script(&text, "");
+        assert!(program.deliver(&items(&["a", "b"]), None).is_err());
+        assert_eq!(program.deliver(&items(&["a", "b"]), None), Ok(vec![]));
+    }
+
+    #[test]
+    fn the_children_of_a_program_end_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let pid = dir.path().join("pid");
+        let text = format!("sleep 1000 & echo $! > {}; read -r line; echo what", pid.display());
+        let mut program = script(&text, "");
+        assert!(program.deliver(&items(&["a"]), None).is_err());
+        let pid: i32 = std::fs::read_to_string(pid).unwrap().trim().parse().unwrap();
+        let state = || std::fs::read_to_string(format!("/proc/{pid}/stat")).ok();
+        crate::testkit::wait_for("the end of the child", || match state() {
+            None => Some(()),
+            // A zombie that its new parent has not collected yet.
+            Some(stat) => stat.contains(") Z ").then_some(()),
+        });
+    }
+
+    #[test]
+    fn variables_may_be_secret_and_lines_must_be_single() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("secret");
+        std::fs::write(&path, "s3cret").unwrap();
+        let more = format!(", environment: {{KEY: 'file:{}', PLAIN: x}}", path.display());
+        let mut program = script("read -r line; echo \"reject $KEY $PLAIN $HOME.\"", &more);
+        let found = program.deliver(&items(&["a"]), None).unwrap();
+        assert_eq!(found[0].reason, "[redacted] x .");
+        let several = program.deliver(&items(&["a\nb"]), None).unwrap_err();
+        assert!(matches!(several, DeliverError::Refused { .. }));
+        for options in ["{command: []}", "{command: [sh]}", "{command: [/bin/sh], timeout: 0s}"] {
+            let options = crate::config::read_yaml(options).unwrap();
+            assert!((KIND.build)(&options).is_err());
+        }
+    }
+}

@@ -1,0 +1,424 @@
+//! The transport `file`: one line per item.
+//!
+//! # Invariant
+//!
+//! The file ends with a complete line whenever no write is in progress: a failed write is truncated away, and an incomplete last line, which a
+//! killed process leaves, is truncated at the next start.
+
+mod rotate;
+
+use std::io;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use self::rotate::{Rotation, period_of};
+use super::{
+    BoxedDestination, DeliverError, Dependencies, Destination, Item, Rejected, RequestLimits, Transcript,
+    Transport,
+};
+use crate::base::clock::Micros;
+use crate::config::{Invalid, Mode};
+use crate::engines::kind::{Kind, options};
+use crate::model::word::{self, MIB};
+use crate::store::vfs::FsFile;
+
+pub(super) const KIND: Kind<BoxedDestination> = Kind {
+    name: "file",
+    doc: "A file with one line per item, rotated by size and time.",
+    example: "{path: /var/log/saltcellar/audit.jsonl, mode: '0640', fsync: batch, \
+              rotate: {bytes: 100MiB, time: 1d, keep: 14, compress: zstd}}",
+    build: |given| {
+        let file: FileDestination = options(given)?;
+        if file.path.file_name().is_none() {
+            return Err(Invalid::new("path", "it names no file; give the absolute path of a file"));
+        }
+        file.rotate.check()?;
+        Ok(Box::new(file))
+    },
+};
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileDestination {
+    #[serde(with = "word")]
+    path: PathBuf,
+    /// Permissions of a new file.
+    #[serde(default, with = "word")]
+    mode: Option<Mode>,
+    #[serde(default)]
+    fsync: Fsync,
+    #[serde(default)]
+    rotate: Rotation,
+}
+
+/// When lines become durable.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Fsync {
+    /// Before the events of a batch count as delivered.
+    #[default]
+    Batch,
+    /// When the kernel writes them; a power cut can lose lines that count as delivered.
+    Never,
+}
+
+impl Destination for FileDestination {
+    fn open(&self, deps: &Dependencies) -> Box<dyn Transport> {
+        Box::new(FileTransport { settings: self.clone(), deps: deps.clone(), open: None, problem: None })
+    }
+
+    fn describe(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn limits(&self) -> RequestLimits {
+        let bytes = usize::try_from(4 * MIB).unwrap_or(usize::MAX);
+        RequestLimits { count: 5_000, bytes, time: Duration::ZERO }
+    }
+
+    fn concurrency_max(&self) -> usize {
+        1
+    }
+}
+
+struct FileTransport {
+    settings: FileDestination,
+    deps: Dependencies,
+    open: Option<OpenFile>,
+    /// The last problem of a rotation, which is logged once.
+    problem: Option<String>,
+}
+
+struct OpenFile {
+    file: Box<dyn FsFile>,
+    /// Device and inode: another program may have moved the file.
+    identity: (u64, u64),
+    bytes: u64,
+    /// The period of [`Rotation::time`] in which its first line was written.
+    period: i64,
+}
+
+impl Transport for FileTransport {
+    fn deliver(
+        &mut self,
+        items: &[Item],
+        transcript: Option<&mut Transcript>,
+    ) -> Result<Vec<Rejected>, DeliverError> {
+        let mut lines = Vec::with_capacity(items.iter().map(|item| item.bytes.len() + 1).sum());
+        for item in items {
+            lines.extend_from_slice(&item.bytes);
+            lines.push(b'\n');
+        }
+        let path = self.settings.path.display().to_string();
+        self.append(&lines).map_err(|why| {
+            // The kernel's state of the file is unknown after a failed sync.
+            self.open = None;
+            DeliverError::retry(format_args!("cannot write {path}: {why}"))
+        })?;
+        if let Some(transcript) = transcript {
+            transcript.request = String::from_utf8_lossy(&lines).into_owned();
+            transcript.response = format!("{} bytes written to {path}", lines.len());
+        }
+        Ok(Vec::new())
+    }
+
+    fn check(&mut self) -> Result<String, String> {
+        let path = self.settings.path.display().to_string();
+        match self.opened() {
+            Ok(open) => Ok(format!("{path} is writable and has {} bytes", open.bytes)),
+            Err(why) => Err(format!("cannot open {path}: {why}")),
+        }
+    }
+
+    fn idle(&mut self) {
+        if self.open.is_some() {
+            self.rotate_if_due();
+        }
+    }
+
+    fn reopen(&mut self) {
+        self.open = None;
+    }
+}
+
+impl FileTransport {
+    fn append(&mut self, lines: &[u8]) -> io::Result<()> {
+        self.opened()?;
+        self.rotate_if_due();
+        let sync = self.settings.fsync == Fsync::Batch;
+        let period = period_of(self.settings.rotate.time, self.deps.clock.now());
+        let open = self.opened()?;
+        let written = open.file.write_all_at(lines, open.bytes);
+        let written = written.and_then(|()| if sync { open.file.sync_data() } else { Ok(()) });
+        if let Err(why) = written {
+            // Of a partly written line only this remains to be done. If it fails too, the next opening repeats it.
+            let _ = open.file.set_len(open.bytes);
+            return Err(why);
+        }
+        if open.bytes == 0 {
+            open.period = period;
+        }
+        open.bytes += lines.len() as u64;
+        Ok(())
+    }
+
+    /// The file at the path, opened or created if necessary.
+    fn opened(&mut self) -> io::Result<&mut OpenFile> {
+        let path = &self.settings.path;
+        let moved = |open: &OpenFile| identity(path).ok() != Some(open.identity);
+        if self.open.as_ref().is_some_and(moved) {
+            self.open = None;
+        }
+        match &mut self.open {
+            Some(open) => Ok(open),
+            slot => Ok(slot.insert(open_file(&self.settings, &self.deps)?)),
+        }
+    }
+
+    fn rotate_if_due(&mut self) {
+        let (rotation, now) = (&self.settings.rotate, self.deps.clock.now());
+        let is_due = |open: &OpenFile| {
+            let is_full = rotation.bytes.is_some_and(|max| open.bytes >= max);
+            open.bytes > 0 && (is_full || open.period != period_of(rotation.time, now))
+        };
+        if !self.open.as_ref().is_some_and(is_due) {
+            return;
+        }
+        let result = rotation.rotate(&*self.deps.fs, &self.settings.path, now);
+        if result.is_ok() {
+            self.open = None;
+        }
+        let problem = result.err().map(|why| why.to_string());
+        if let Some(error) = problem.as_ref().filter(|_| problem != self.problem) {
+            tracing::warn!(path = %self.settings.path.display(), error, "rotation failed, writing to the same file");
+        }
+        self.problem = problem;
+    }
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let metadata = std::fs::metadata(path)?;
+    if !metadata.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    Ok((metadata.dev(), metadata.ino()))
+}
+
+fn open_file(settings: &FileDestination, deps: &Dependencies) -> io::Result<OpenFile> {
+    let (path, fs) = (&settings.path, &deps.fs);
+    match identity(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            drop(fs.create(path)?);
+            if let Some(mode) = settings.mode {
+                std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode.0))?;
+            }
+            path.parent().map_or(Ok(()), |dir| fs.sync_dir(dir))?;
+        }
+        found => _ = found?,
+    }
+    // A crash may have interrupted a rotation.
+    settings.rotate.finish(&**fs, path)?;
+    let file = fs.open_to_write(path)?;
+    let bytes = complete_lines(&*file)?;
+    let modified = std::fs::metadata(path)?.mtime().saturating_mul(1_000_000);
+    let period = period_of(settings.rotate.time, Micros(modified));
+    Ok(OpenFile { file, identity: identity(path)?, bytes, period })
+}
+
+/// Truncates an incomplete last line; returns the length of the file.
+fn complete_lines(file: &dyn FsFile) -> io::Result<u64> {
+    let size = file.size()?;
+    let mut end = size;
+    let mut buffer = vec![0; 64 * 1024];
+    while end > 0 {
+        let from = end.saturating_sub(buffer.len() as u64);
+        let part = buffer.get_mut(..usize::try_from(end - from).unwrap_or(0)).unwrap_or_default();
+        file.read_exact_at(part, from)?;
+        match memchr::memrchr(b'\n', part) {
+            Some(at) => {
+                end = from + at as u64 + 1;
+                break;
+            }
+            None => end = from,
+        }
+    }
+    if end < size {
+        file.set_len(end)?;
+    }
+    Ok(end)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::sync::Arc;
+
+    use rustix::io::Errno;
+
+    use super::super::tests::{items, open};
+    use super::*;
+    use crate::base::clock::Clock;
+    use crate::store::vfs::Disk;
+    use crate::store::vfs::faults::{Act, Fault, Faults, Plan};
+
+    fn deps() -> Dependencies {
+        Dependencies { clock: Clock::manual(Micros(1_795_000_000_000_000)), fs: Arc::new(Disk) }
+    }
+
+    fn path_in(dir: &tempfile::TempDir) -> PathBuf {
+        dir.path().join("out.jsonl")
+    }
+
+    /// The texts of the files in the directory, by name.
+    fn texts(dir: &tempfile::TempDir) -> Vec<(String, String)> {
+        let mut found: Vec<_> = fs::read_dir(dir.path())
+            .unwrap()
+            .map(|entry| {
+                let entry = entry.unwrap();
+                let bytes = fs::read(entry.path()).unwrap();
+                let name = entry.file_name().into_string().unwrap();
+                let bytes = match name.rsplit('.').next().unwrap() {
+                    "zst" => zstd::decode_all(&*bytes).unwrap(),
+                    "gz" => {
+                        let mut text = Vec::new();
+                        io::Read::read_to_end(&mut flate2::read::GzDecoder::new(&*bytes), &mut text).unwrap();
+                        text
+                    }
+                    _ => bytes,
+                };
+                (name, String::from_utf8(bytes).unwrap())
+            })
+            .collect();
+        found.sort();
+        found
+    }
+
+    #[test]
+    fn lines_are_appended_across_reopening_and_an_incomplete_one_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = path_in(&dir);
+        let options = format!("{{path: {}, mode: '0640'}}", path.display());
+        let mut file = open(&KIND, &options, &deps());
+        assert_eq!(file.deliver(&items(&["a", "b"]), None), Ok(vec![]));
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
+        file.reopen();
+        assert_eq!(file.deliver(&items(&["c"]), None), Ok(vec![]));
+        drop(file);
+        fs::write(&path, format!("a\nb\nc\n{}", "torn".repeat(50_000))).unwrap();
+        let mut transcript = Transcript::default();
+        let mut file = open(&KIND, &options, &deps());
+        assert_eq!(file.deliver(&items(&["d"]), Some(&mut transcript)), Ok(vec![]));
+        assert_eq!(fs::read_to_string(&path).unwrap(), "a\nb\nc\nd\n");
+        assert_eq!(transcript.request, "d\n");
+        assert!(transcript.response.starts_with("2 bytes written to /"));
+        assert!(file.check().unwrap().ends_with("has 8 bytes"));
+    }
+
+    #[test]
+    fn a_file_that_another_program_moved_is_created_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = path_in(&dir);
+        let mut file = open(&KIND, &format!("path: {}", path.display()), &deps());
+        file.deliver(&items(&["a"]), None).unwrap();
+        fs::rename(&path, dir.path().join("moved")).unwrap();
+        file.deliver(&items(&["b"]), None).unwrap();
+        assert_eq!(texts(&dir), [("moved".into(), "a\n".into()), ("out.jsonl".into(), "b\n".into())]);
+    }
+
+    #[test]
+    fn a_full_disk_leaves_complete_lines_and_is_an_error_until_there_is_space() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = path_in(&dir);
+        let plan = Arc::new(Plan::default());
+        let deps = Dependencies { fs: Arc::new(Faults::over(Arc::new(Disk), plan.clone())), ..deps() };
+        let mut file = open(&KIND, &format!("path: {}", path.display()), &deps);
+        file.deliver(&items(&["first"]), None).unwrap();
+        plan.leave_room(Some(3));
+        for _ in 0..2 {
+            let error = file.deliver(&items(&["second"]), None).unwrap_err();
+            assert!(
+                matches!(&error, DeliverError::Retry { reason, after: None } if reason.contains("No space left")),
+                "{error}"
+            );
+            assert_eq!(fs::read_to_string(&path).unwrap(), "first\n");
+        }
+        plan.leave_room(None);
+        file.deliver(&items(&["second"]), None).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "first\nsecond\n");
+        plan.add(Fault::once(Act::Sync, Errno::IO));
+        assert!(file.deliver(&items(&["third"]), None).is_err(), "a failed sync is no delivery");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "first\nsecond\n");
+    }
+
+    #[test]
+    fn a_missing_directory_and_a_directory_as_file_are_errors() {
+        let dir = tempfile::tempdir().unwrap();
+        let missing = dir.path().join("none/out");
+        let mut file = open(&KIND, &format!("path: {}", missing.display()), &deps());
+        assert!(file.deliver(&items(&["a"]), None).unwrap_err().to_string().contains("No such file"));
+        let mut file = open(&KIND, &format!("path: {}", dir.path().display()), &deps());
+        assert!(file.check().unwrap_err().ends_with("it is not a regular file"));
+        assert!((KIND.build)(&serde_json::json!({"path": "/"})).is_err());
+    }
+
+    #[test]
+    fn files_are_rotated_by_size_compressed_and_limited_in_number() {
+        let dir = tempfile::tempdir().unwrap();
+        let deps = deps();
+        let options =
+            format!("{{path: {}, rotate: {{bytes: 4, keep: 2, compress: zstd}}}}", path_in(&dir).display());
+        let mut file = open(&KIND, &options, &deps);
+        for text in ["one", "two", "three", "four", "5"] {
+            file.deliver(&items(&[text]), None).unwrap();
+            deps.clock.wind(1_000_000);
+        }
+        let expected = [
+            ("out.jsonl", "5\n"),
+            ("out.jsonl.20261118T110643Z.zst", "three\n"),
+            ("out.jsonl.20261118T110644Z.zst", "four\n"),
+        ];
+        assert_eq!(texts(&dir), expected.map(|(name, text)| (name.to_owned(), text.to_owned())));
+    }
+
+    #[test]
+    fn files_are_rotated_by_time_also_while_idle() {
+        let dir = tempfile::tempdir().unwrap();
+        let deps = deps();
+        let options = format!("{{path: {}, rotate: {{time: 1h, compress: gzip}}}}", path_in(&dir).display());
+        let mut file = open(&KIND, &options, &deps);
+        file.deliver(&items(&["one"]), None).unwrap();
+        file.idle();
+        assert_eq!(texts(&dir).len(), 1, "the hour is not over");
+        deps.clock.wind(3_600_000_000);
+        file.idle();
+        assert_eq!(texts(&dir), [("out.jsonl.20261118T120640Z.gz".to_owned(), "one\n".to_owned())]);
+        file.idle();
+        file.deliver(&items(&["two"]), None).unwrap();
+        assert_eq!(texts(&dir).len(), 2);
+    }
+
+    #[test]
+    fn an_interrupted_rotation_is_completed_and_a_failed_one_loses_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = path_in(&dir);
+        fs::write(dir.path().join("out.jsonl.20261118T110640Z"), "old\n").unwrap();
+        let plan = Arc::new(Plan::default());
+        let deps = Dependencies { fs: Arc::new(Faults::over(Arc::new(Disk), plan.clone())), ..deps() };
+        let options = format!("{{path: {}, rotate: {{bytes: 1, compress: zstd}}}}", path.display());
+        let mut file = open(&KIND, &options, &deps);
+        file.deliver(&items(&["a"]), None).unwrap();
+        assert_eq!(texts(&dir)[1], ("out.jsonl.20261118T110640Z.zst".into(), "old\n".into()));
+        plan.add(Fault::lasting(Act::Rename, Errno::IO));
+        file.deliver(&items(&["b"]), None).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "a\nb\n");
+        plan.heal();
+        file.deliver(&items(&["c"]), None).unwrap();
+        assert_eq!(
+            texts(&dir).iter().map(|(_, text)| text.as_str()).collect::<Vec<_>>(),
+            ["c\n", "old\n", "a\nb\n"]
+        );
+    }
+}

@@ -1,0 +1,182 @@
+//! The connection to one HTTP service: TLS, secrets, one request at a time.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::crypto::ring::default_provider;
+use ureq::Agent;
+use ureq::http::{Request, Response};
+use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConfig, parse_pem};
+
+use super::auth::Signer;
+use super::{Answer, Header, HttpDestination, RequestCompression, Tls};
+use crate::base::clock::Micros;
+use crate::base::limits::SINK_ANSWER_BYTES_MAX;
+use crate::engines::secret::Revealed;
+use crate::engines::transport::{Transcript, shortened};
+
+/// Timeout for a connection, its TLS included.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+pub(super) struct Client {
+    agent: Agent,
+    url: String,
+    headers: Vec<(String, String)>,
+    signer: Signer,
+    revealed: Revealed,
+}
+
+impl Client {
+    /// Reads secrets and certificates. Connects to nothing.
+    pub(super) fn new(settings: &HttpDestination) -> Result<Self, String> {
+        let mut revealed = Revealed::default();
+        let url = revealed.text(&settings.url).map_err(|error| error.to_string())?;
+        let mut headers = Vec::new();
+        for (name, Header(value)) in &settings.headers {
+            let value = revealed.text(value).map_err(|error| error.to_string())?;
+            headers.push((name.to_ascii_lowercase(), value));
+        }
+        if settings.compress == RequestCompression::Gzip {
+            headers.push(("content-encoding".to_owned(), "gzip".to_owned()));
+        }
+        let signer = settings.auth.signer(&mut revealed).map_err(|error| error.to_string())?;
+        let mut config = Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .user_agent(concat!("saltcellar/", env!("CARGO_PKG_VERSION")))
+            .timeout_connect(Some(CONNECT_TIMEOUT))
+            .timeout_global(Some(settings.timeout));
+        if is_https(&url) {
+            config = config.tls_config(tls(&settings.tls)?);
+        }
+        Ok(Self { agent: config.build().new_agent(), url, headers, signer, revealed })
+    }
+
+    /// Sends a request and reads the answer. An error is a failed connection, or an answer that is not HTTP.
+    pub(super) fn send(
+        &self,
+        settings: &HttpDestination,
+        body: &[u8],
+        now: Micros,
+        transcript: Option<&mut Transcript>,
+    ) -> Result<Answer, String> {
+        let compressed;
+        let sent = if settings.compress == RequestCompression::Gzip {
+            compressed = gzip(body).map_err(|error| error.to_string())?;
+            compressed.as_slice()
+        } else {
+            body
+        };
+        let mut headers = self.headers.clone();
+        headers.extend(self.signer.headers(&settings.method, &self.url, &headers, sent, now)?);
+        let failed = |error: &dyn std::fmt::Display| self.scrub(&error.to_string());
+        let mut request = Request::builder().method(settings.method.as_str()).uri(&self.url);
+        for (name, value) in &headers {
+            request = request.header(name, value);
+        }
+        let request = request.body(sent).map_err(|error| failed(&error))?;
+        let answer =
+            self.agent.run(request).map_err(|error| failed(&error)).and_then(|answer| self.read(answer));
+        if let Some(transcript) = transcript {
+            let head = headers.iter().map(|(name, value)| format!("{name}: {value}\n")).collect::<String>();
+            let text = String::from_utf8_lossy(body);
+            transcript.request = self.scrub(&format!("{} {}\n{head}\n{text}", settings.method, self.url));
+            transcript.response = match &answer {
+                Ok(answer) => {
+                    let head = answer.headers.iter().map(|(name, value)| format!("{name}: {value}\n"));
+                    let head = head.collect::<String>();
+                    self.scrub(&format!("{}\n{head}\n{}", answer.status, shortened(&answer.body)))
+                }
+                Err(error) => error.clone(),
+            };
+        }
+        answer
+    }
+
+    fn read(&self, mut answer: Response<ureq::Body>) -> Result<Answer, String> {
+        let status = answer.status().as_u16();
+        let text = |value: &ureq::http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+        let headers: Vec<_> =
+            answer.headers().iter().map(|(name, value)| (name.as_str().to_owned(), text(value))).collect();
+        let retry_after = answer.headers().get("retry-after").map(text);
+        let body = answer.body_mut().with_config().limit(SINK_ANSWER_BYTES_MAX).lossy_utf8(true);
+        let body = body.read_to_string();
+        let body = body
+            .map_err(|error| self.scrub(&format!("status {status}, but its text is unreadable: {error}")))?;
+        Ok(Answer { status, headers, retry_after, body })
+    }
+
+    /// Whether there is an HTTP service at the address.
+    pub(super) fn probe(&self, settings: &HttpDestination) -> Result<String, String> {
+        let request = Request::head(&self.url).body(()).map_err(|error| self.scrub(&error.to_string()))?;
+        let place = super::Destination::describe(settings);
+        match self.agent.run(request) {
+            // Most services accept only the method of their requests.
+            Ok(answer) => Ok(format!("{place} answers (status {} to HEAD)", answer.status().as_u16())),
+            Err(error) => Err(format!("{place} does not answer: {}", self.scrub(&error.to_string()))),
+        }
+    }
+
+    /// A text without the secrets.
+    pub(super) fn scrub(&self, text: &str) -> String {
+        self.revealed.scrub(text)
+    }
+}
+
+fn is_https(url: &str) -> bool {
+    url.get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https:"))
+}
+
+fn gzip(body: &[u8]) -> std::io::Result<Vec<u8>> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(body)?;
+    encoder.finish()
+}
+
+fn tls(settings: &Tls) -> Result<TlsConfig, String> {
+    let roots = match &settings.ca {
+        Some(path) => certificates(path)?,
+        None => {
+            let found = rustls_native_certs::load_native_certs();
+            if found.certs.is_empty() {
+                let errors = found.errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+                return Err(format!("no certificate of an authority on this machine: {errors}; set tls.ca"));
+            }
+            found.certs.iter().map(|certificate| Certificate::from_der(certificate).to_owned()).collect()
+        }
+    };
+    let client = match (&settings.certificate, &settings.key) {
+        (Some(certificate), Some(key)) => {
+            let bytes = read(key)?;
+            let key = PrivateKey::from_pem(&bytes).map_err(|error| format!("{}: {error}", key.display()))?;
+            Some(ClientCert::new_with_certs(&certificates(certificate)?, key))
+        }
+        _ => None,
+    };
+    let config = TlsConfig::builder()
+        .root_certs(RootCerts::Specific(Arc::new(roots)))
+        .client_cert(client)
+        .unversioned_rustls_crypto_provider(Arc::new(default_provider()));
+    Ok(config.build())
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    std::fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
+}
+
+/// The certificates of a PEM file.
+fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>, String> {
+    let bytes = read(path)?;
+    let mut found = Vec::new();
+    for item in parse_pem(&bytes) {
+        if let PemItem::Certificate(certificate) =
+            item.map_err(|error| format!("{}: {error}", path.display()))?
+        {
+            found.push(certificate);
+        }
+    }
+    if found.is_empty() { Err(format!("{} has no certificate", path.display())) } else { Ok(found) }
+}

@@ -1,0 +1,122 @@
+//! Errors of single items in the answer of a bulk request.
+
+use serde::Deserialize;
+use serde_json::Value as Json;
+
+use crate::engines::template::at_path;
+use crate::engines::transport::{Item, Rejected, shortened};
+
+/// Where an answer has the result of each item. Paths are dotted; `*` is the only member.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ItemErrors {
+    /// A list: of all items in their order, or with `id` of the failed ones. A missing list has no failed items if there is an `id`.
+    list: String,
+    /// The sequence number of a failed item's event.
+    #[serde(default)]
+    id: Option<String>,
+    /// The item's HTTP status.
+    #[serde(default)]
+    status: Option<String>,
+    /// A flag: the item itself is at fault, so that it fails again.
+    #[serde(default)]
+    permanent: Option<String>,
+    /// The reason, for people.
+    #[serde(default)]
+    reason: Option<String>,
+    /// Statuses that count as delivered, besides 2xx.
+    #[serde(default)]
+    accept: Vec<u16>,
+}
+
+impl ItemErrors {
+    /// The items that the destination did not accept.
+    pub(super) fn find(&self, items: &[Item], answer: &Json) -> Result<Vec<Rejected>, String> {
+        let list = match (at_path(answer, &self.list), &self.id) {
+            (Some(Json::Array(list)), _) => list.as_slice(),
+            (None | Some(Json::Null), Some(_)) => &[],
+            _ => return Err(format!("the answer has no list `{}`", self.list)),
+        };
+        if self.id.is_none() && list.len() != items.len() {
+            return Err(format!("the answer has {} results for {} items", list.len(), items.len()));
+        }
+        let mut rejected = Vec::new();
+        for (n, result) in list.iter().enumerate() {
+            let index = match &self.id {
+                None => n,
+                Some(path) => {
+                    let id = at_path(result, path).map(text).unwrap_or_default();
+                    let found = items.iter().position(|item| item.seq.0.to_string() == id);
+                    found.ok_or_else(|| format!("the answer has a result for the unknown item {id:?}"))?
+                }
+            };
+            let status = self.status.as_ref().and_then(|path| at_path(result, path)?.as_u64());
+            let is_accepted = |status: u64| {
+                (200..300).contains(&status)
+                    || self.accept.iter().any(|accepted| u64::from(*accepted) == status)
+            };
+            if self.id.is_none() && status.is_some_and(is_accepted) {
+                continue;
+            }
+            let is_permanent = match &self.permanent {
+                Some(path) => at_path(result, path).and_then(Json::as_bool).unwrap_or(false),
+                None => matches!(status, Some(400..=499)) && status != Some(429),
+            };
+            let reason = self.reason.as_ref().and_then(|path| at_path(result, path)).unwrap_or(result);
+            let status = status.map(|status| format!("{status}: ")).unwrap_or_default();
+            let reason = shortened(&format!("{status}{}", text(reason)));
+            rejected.push(Rejected { index, reason, is_temporary: !is_permanent });
+        }
+        Ok(rejected)
+    }
+}
+
+/// A text as it is, any other value as JSON.
+fn text(value: &Json) -> String {
+    value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::engines::transport::tests::items;
+
+    fn find(errors: Json, answer: &Json) -> Result<Vec<(usize, String, bool)>, String> {
+        let errors: ItemErrors = serde_json::from_value(errors).unwrap();
+        let found = errors.find(&items(&["a", "b", "c"]), answer)?;
+        Ok(found.into_iter().map(|one| (one.index, one.reason, one.is_temporary)).collect())
+    }
+
+    #[test]
+    fn results_in_order_are_found_as_in_a_bulk_request_of_elasticsearch() {
+        let errors =
+            json!({"list": "items", "status": "*.status", "reason": "*.error.reason", "accept": [409]});
+        let item =
+            |status: u16, reason: &str| json!({"create": {"status": status, "error": {"reason": reason}}});
+        let answer = json!({"items": [item(409, "exists"), item(400, "no date"), item(429, "busy")]});
+        let expected = [(1, "400: no date".to_owned(), false), (2, "429: busy".to_owned(), true)];
+        assert_eq!(find(errors.clone(), &answer).unwrap(), expected);
+        for (answer, expected) in [
+            (json!({"items": [item(201, "")]}), "the answer has 1 results for 3 items"),
+            (json!({"took": 1}), "the answer has no list `items`"),
+        ] {
+            assert_eq!(find(errors.clone(), &answer).unwrap_err(), expected);
+        }
+    }
+
+    #[test]
+    fn failed_items_are_found_by_id_as_in_a_batch_of_sqs() {
+        let errors = json!({"list": "Failed", "id": "Id", "permanent": "SenderFault", "reason": "Message"});
+        let failed = json!({"Failed": [
+            {"Id": "3", "SenderFault": true, "Message": "bad"}, {"Id": "1", "SenderFault": false},
+        ]});
+        let found = find(errors.clone(), &failed).unwrap();
+        assert_eq!(found[0], (2, "bad".to_owned(), false));
+        assert_eq!((found[1].0, found[1].2), (0, true));
+        assert_eq!(find(errors.clone(), &json!({"Successful": []})).unwrap(), []);
+        let unknown = json!({"Failed": [{"Id": "9"}]});
+        assert_eq!(find(errors, &unknown).unwrap_err(), "the answer has a result for the unknown item \"9\"");
+    }
+}
