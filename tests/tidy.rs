@@ -23,7 +23,6 @@ const LAYERS: &[(&str, &[&str])] = &[
 /// Parts of a module, as paths without `.rs`, that import nothing else of it.
 const PARTS: &[&str] = &[
     "api/query",
-    "api/zeromq",
     "base/clock",
     "base/limits",
     "base/metrics",

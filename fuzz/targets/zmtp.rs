@@ -6,7 +6,6 @@
 use saltcellar::wire::zmtp::{
     GREETING_LEN, Message, ZmtpItem, SocketType, Splitter, ZmtpError, check_greeting, put_message, read_command,
 };
-use saltcellar::api::zeromq::pull::event;
 
 const MAX: usize = 4096;
 
@@ -43,9 +42,6 @@ fn cut(stream: &[u8], step: usize) -> (Vec<Found>, Option<ZmtpError>) {
                     pieces.push((0, body.to_vec(), None));
                 }
                 Ok(Some(ZmtpItem::Message(message))) => {
-                    if let Some((tag, data)) = event(&message) {
-                        assert!(!tag.is_empty() && !data.is_empty());
-                    }
                     let Message { first, second, frames } = message;
                     assert!(frames > 0 && first.len() + second.map_or(0, <[u8]>::len) <= MAX);
                     pieces.push((frames, first.to_vec(), second.map(<[u8]>::to_vec)));

@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::trust;
 use crate::base::limits;
-use crate::wire::call;
+use crate::wire::{call, msgpack};
 
 /// Why a call has no answer.
 #[derive(Debug, thiserror::Error)]
@@ -89,6 +89,24 @@ impl Client {
         self.receive_frame()
     }
 
+    /// Makes a call and returns its answer as msgpack.
+    pub fn call_packed(&mut self, name: &str, args: Value) -> Result<Vec<u8>, ClientError> {
+        let id = self.post(name, &packed(args)?)?;
+        let frame = self.receive_frame()?;
+        let mut parts = msgpack::elements(&frame);
+        let answer =
+            (parts.next().and_then(msgpack::as_int), parts.next().and_then(msgpack::as_bool), parts.next());
+        match answer {
+            (Some(answered), Some(true), Some(value)) if u64::try_from(answered) == Ok(id) => {
+                Ok(value.to_vec())
+            }
+            _ => {
+                let error = read_answer(decoded(&frame)?, id).err();
+                Err(error.unwrap_or_else(|| ClientError::Protocol("an answer of another form".to_owned())))
+            }
+        }
+    }
+
     /// Sends a call without waiting; [`Client::next_answer`] returns its answer with the id returned here.
     /// `args` is a msgpack map. Callers must read answers in between, or both sides block.
     pub fn post(&mut self, name: &str, args: &[u8]) -> Result<u64, ClientError> {
@@ -120,17 +138,7 @@ impl Client {
     }
 
     fn receive(&mut self) -> Result<Value, ClientError> {
-        let frame = self.receive_frame()?;
-        let mut rest = frame.as_slice();
-        // One more level for the frame around the answer.
-        let depth = limits::RMPV_DEPTH_MAX + 2 * (limits::ENVELOPE_DEPTH_MAX + 1);
-        let value = rmpv::decode::read_value_with_max_depth(&mut rest, depth)
-            .map_err(|error| ClientError::Protocol(format!("not msgpack: {error}")))?;
-        if rest.is_empty() {
-            Ok(value)
-        } else {
-            Err(ClientError::Protocol("bytes after the answer".to_owned()))
-        }
+        decoded(&self.receive_frame()?)
     }
 
     fn receive_frame(&mut self) -> Result<Vec<u8>, ClientError> {
@@ -199,6 +207,15 @@ fn open(path: &Path, timeout: Duration) -> rustix::io::Result<UnixStream> {
     set_socket_timeout(&socket, Timeout::Send, Some(timeout))?;
     rustix::net::connect(&socket, &address)?;
     Ok(UnixStream::from(socket))
+}
+
+fn decoded(frame: &[u8]) -> Result<Value, ClientError> {
+    let mut rest = frame;
+    // One more level for the frame around the answer.
+    let depth = limits::RMPV_DEPTH_MAX + 2 * (limits::ENVELOPE_DEPTH_MAX + 1);
+    let value = rmpv::decode::read_value_with_max_depth(&mut rest, depth)
+        .map_err(|error| ClientError::Protocol(format!("not msgpack: {error}")))?;
+    if rest.is_empty() { Ok(value) } else { Err(ClientError::Protocol("bytes after the answer".to_owned())) }
 }
 
 fn read_answer(answer: Value, id: u64) -> Result<Value, ClientError> {

@@ -353,42 +353,41 @@ pub const HTTPS_BAD_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 const _: () = assert!(HTTPS_LARGE_BYTES_IN_FLIGHT > WIRE_FRAME_BYTES_MAX);
 
-/// Concurrent connections of a ZeroMQ socket. One more is closed, and libzmq reconnects.
-pub const ZMQ_PEERS_MAX: usize = 512;
-
 /// Frames of a ZeroMQ message. Events have one or two. A message with more is ignored; one beyond this limit ends the connection.
 pub const ZMTP_FRAMES_MAX: usize = 8;
 
-/// Bytes requested from a ZeroMQ peer at once, and of an unfinished message before memory is reserved for it.
-pub const ZMQ_READ_BYTES: usize = 64 * 1024;
+/// Memory of the process of a ZeroMQ socket. It holds a few copies of the largest event; a peer that makes it use more ends it.
+pub const ZMQ_CHILD_BYTES_MAX: u64 = 512 * 1024 * 1024;
 
-/// Bytes of unfinished large messages of all ZeroMQ peers. A message that does not fit is not read until others are complete.
-pub const ZMQ_BYTES_IN_FLIGHT: usize = 160 * 1024 * 1024;
+/// Pause before the process of a ZeroMQ socket is started again; doubled each time that it ends soon after a start.
+pub const ZMQ_RESTART_PAUSE: Duration = Duration::from_millis(100);
+/// The longest such pause.
+pub const ZMQ_RESTART_PAUSE_MAX: Duration = Duration::from_secs(10);
+/// Running time after which the process counts as stable.
+pub const ZMQ_STABLE: Duration = Duration::from_secs(30);
+
+/// Events of the ZeroMQ sockets that are passed on at once.
+pub const ZMQ_BATCH_EVENTS: usize = 1000;
+/// Bytes of such events.
+pub const ZMQ_BATCH_BYTES: usize = 512 * 1024;
+
+/// Pause before the ZeroMQ PULL sends its events to a daemon with a full disk again.
+pub const ZMQ_RETRY: Duration = Duration::from_millis(500);
+
+/// Time without a message after which a stopping ZeroMQ socket has handled all that was written to it.
+pub const ZMQ_QUIET: Duration = Duration::from_millis(100);
+
+/// Interval at which the ZeroMQ PUB checks whether it shall stop.
+pub const ZMQ_POLL: Duration = Duration::from_millis(250);
+
+/// Time for subscribers to read their queues at a stop.
+pub const ZMQ_FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Time for the process of a ZeroMQ socket to stop. Then it is killed.
+pub const ZMQ_STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Log interval for errors of ZeroMQ peers.
 pub const ZMQ_LOG_INTERVAL: Duration = Duration::from_secs(10);
-
-/// Bytes of one subscription, and of all subscriptions of one subscriber. Tags of Salt have some 60 bytes.
-pub const ZMQ_PREFIX_BYTES_MAX: usize = 4096;
-/// See [`ZMQ_PREFIX_BYTES_MAX`].
-pub const ZMQ_PREFIXES_BYTES_MAX: usize = 64 * 1024;
-
-/// Bytes of events read from the log and passed to subscribers at once.
-pub const ZMQ_WAVE_BYTES: usize = 256 * 1024;
-
-/// Events and bytes in the queue of one subscriber. A subscriber with a full queue is slow, and further events are dropped for it. A
-/// larger event is queued alone.
-pub const ZMQ_QUEUE_EVENTS: u64 = 50_000;
-/// See [`ZMQ_QUEUE_EVENTS`].
-pub const ZMQ_QUEUE_BYTES: usize = 8 * 1024 * 1024;
-
-/// Bytes in the queues of all subscribers together.
-pub const ZMQ_QUEUES_BYTES: usize = 64 * 1024 * 1024;
-
-/// Timeout at shutdown for subscribers to read their queues.
-pub const ZMQ_STOP_TIMEOUT: Duration = Duration::from_secs(2);
-
-const _: () = assert!(ZMQ_BYTES_IN_FLIGHT > ENTRY_BYTES_MAX + 2 * ZMQ_READ_BYTES);
 
 /// Bytes of a rendered SLS file, and of text that a template parses as YAML or JSON. Salt has no limit and parses a megabyte in some ten seconds.
 pub const SLS_BYTES_MAX: usize = 16 * 1024 * 1024;

@@ -126,26 +126,16 @@ counters! {
     bus_connects,
     /// Events read from buses.
     bus_events,
-    /// Connections accepted by the ZeroMQ sockets.
-    zmq_peers,
-    /// ZeroMQ connections closed because the peer broke the protocol or a limit.
+    /// Connections to the ZeroMQ PULL that ended with an error.
     zmq_peers_dropped,
-    /// ZeroMQ connections rejected because too many were open.
-    zmq_peers_rejected,
+    /// Processes of ZeroMQ sockets that ended and were started again.
+    zmq_restarts,
     /// Events received by the ZeroMQ PULL.
     zmq_events,
     /// Events received by the ZeroMQ PULL and not stored: a disk error, or a shutdown while the disk was full.
     zmq_events_lost,
     /// Malformed ZeroMQ messages: no tag, no msgpack map, or more than two frames.
     zmq_messages_malformed,
-    /// ZeroMQ messages whose sender disconnected before the end.
-    zmq_messages_cut,
-    /// Events sent to subscribers of the ZeroMQ PUB, counted once per subscriber.
-    zmq_events_published,
-    /// Events not sent to a subscriber of the ZeroMQ PUB because it was too slow.
-    zmq_events_dropped,
-    /// Subscribers of the ZeroMQ PUB disconnected because they did not read for too long.
-    zmq_subscribers_dropped,
     /// Events fired onto Salt's bus.
     events_fired,
     /// Events received through `event_return`.

@@ -137,6 +137,9 @@ enum Verb {
     Version,
     /// Print shell completions
     Completions(admin::completions::Args),
+    /// Serve a ZeroMQ socket for the daemon
+    #[command(hide = true)]
+    Zeromq(serve::zeromq::Args),
     /// Write a manual page of each verb into a directory; packages do
     #[command(hide = true)]
     Man(admin::completions::ManArgs),
@@ -209,6 +212,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Verb::Export(export) => export::run(&global, export),
         Verb::Bench(bench) => bench::run(&global, bench),
         Verb::Version => admin::version::run(&global),
+        Verb::Zeromq(args) => serve::zeromq::run(global.socket.as_deref(), &args),
         Verb::Completions(args) => admin::completions::run(&args),
         Verb::Man(args) => admin::completions::man(&args),
     }

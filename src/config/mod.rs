@@ -155,7 +155,7 @@ pub struct ZeromqConfig {
     #[serde(with = "word")]
     pub pull: Option<IpcPath>,
     /// A ZeroMQ PUB socket with every stored event, in the same form, once it is durable. A SUB socket receives the events whose tag starts with one
-    /// of its subscriptions. Events are dropped and counted for a slow subscriber.
+    /// of its subscriptions. Events are dropped for a slow subscriber.
     ///
     /// - value: ipc:// and an absolute path of at most 107 bytes
     /// - default: none: off

@@ -300,6 +300,11 @@ pub(super) fn value_len(bytes: &[u8]) -> Result<usize, DecodeError> {
     if at > bytes.len() { Err(DecodeError::Short) } else { Ok(at) }
 }
 
+/// The bytes of a binary.
+pub fn as_bytes(value: &[u8]) -> Option<&[u8]> {
+    Reader::new(value).bytes().ok()
+}
+
 /// The value, if it is text.
 pub fn as_text(value: &[u8]) -> Option<&str> {
     Reader::new(value).text().ok()

@@ -19,6 +19,14 @@ pub fn split(body: &[u8]) -> Option<(&[u8], &[u8])> {
     (!tag.is_empty()).then_some((tag, rest.get(2..)?))
 }
 
+/// Whether these are the tag and the data of an event: a tag without two newlines, and exactly one msgpack map.
+pub fn is_event(tag: &[u8], data: &[u8]) -> bool {
+    let mut reader = Reader::new(data);
+    let is_map = matches!(data.first(), Some(0x80..=0x8f | 0xde | 0xdf));
+    let whole = is_map && reader.value().is_ok() && reader.rest().is_empty();
+    whole && !tag.is_empty() && memmem::find(tag, b"\n\n").is_none()
+}
+
 /// Sets the `_stamp` of a map: replaces an existing one, else appends it, like Salt.
 pub fn stamped(data: &[u8], stamp: &str) -> Vec<u8> {
     let known = msgpack::get(data, "_stamp").is_some();
@@ -378,6 +386,23 @@ fn minion_of(tag: &[u8]) -> Option<&str> {
 mod tests {
     use super::super::msgpack;
     use super::*;
+
+    #[test]
+    fn an_event_is_a_tag_and_exactly_one_map() {
+        assert!(is_event(b"a/b", b"\x80") && is_event(b"a/b", b"\x81\xa1x\xa2\n\n"));
+        let malformed: [(&[u8], &[u8]); 7] = [
+            (b"", b"\x80"),
+            (b"a\n\nb", b"\x80"),
+            (b"a", b""),
+            (b"a", b"\x90"),
+            (b"a", b"\x80\x80"),
+            (b"a", b"\x81"),
+            (b"a", b"{}"),
+        ];
+        for (tag, data) in malformed {
+            assert!(!is_event(tag, data), "{tag:?} {data:?}");
+        }
+    }
 
     #[test]
     fn the_first_empty_line_ends_the_tag() {

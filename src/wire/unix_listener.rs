@@ -12,7 +12,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::net::{UnixListener, UnixSocket, UnixStream};
@@ -429,89 +428,6 @@ pub fn user_name(uid: u32) -> String {
         (fields.nth(1)?.parse() == Ok(uid)).then(|| name.to_owned())
     });
     name.unwrap_or_else(|| uid.to_string())
-}
-
-/// The status of a ZeroMQ socket for `saltcellar status`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SocketStatus {
-    /// `pull` or `pub`.
-    pub name: &'static str,
-    /// The path of its socket.
-    pub path: PathBuf,
-    /// Open connections.
-    pub peers: u64,
-    /// Events received, or sent: once per subscriber.
-    pub events: u64,
-    /// Events not received, or not sent because a subscriber was slow.
-    pub dropped: u64,
-}
-
-#[derive(Debug)]
-struct Counters {
-    name: &'static str,
-    path: PathBuf,
-    peers: AtomicU64,
-    events: AtomicU64,
-    dropped: AtomicU64,
-}
-
-/// The live counters behind a [`SocketStatus`].
-#[derive(Debug, Clone)]
-pub struct SocketStats(Arc<Counters>);
-impl SocketStats {
-    /// Counters at zero for the source `name`.
-    pub fn new(name: &'static str, path: &Path) -> Self {
-        let count = AtomicU64::default;
-        Self(Arc::new(Counters {
-            name,
-            path: path.to_owned(),
-            peers: count(),
-            events: count(),
-            dropped: count(),
-        }))
-    }
-
-    /// A snapshot.
-    pub fn status(&self) -> SocketStatus {
-        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        SocketStatus {
-            name: self.0.name,
-            path: self.0.path.clone(),
-            peers: read(&self.0.peers),
-            events: read(&self.0.events),
-            dropped: read(&self.0.dropped),
-        }
-    }
-
-    /// Counts events received or sent.
-    pub fn count(&self, events: u64) {
-        self.0.events.fetch_add(events, Ordering::Relaxed);
-    }
-
-    /// Counts events lost or dropped.
-    pub fn drop_events(&self, events: u64) {
-        self.0.dropped.fetch_add(events, Ordering::Relaxed);
-    }
-
-    /// The source's name.
-    pub fn name(&self) -> &'static str {
-        self.0.name
-    }
-
-    /// Counts a connection until the permit is dropped.
-    pub fn enter(&self) -> ConnectionPermit {
-        self.0.peers.fetch_add(1, Ordering::Relaxed);
-        ConnectionPermit(self.clone())
-    }
-}
-
-/// One open connection.
-pub struct ConnectionPermit(SocketStats);
-
-impl Drop for ConnectionPermit {
-    fn drop(&mut self) {
-        self.0.0.peers.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 #[cfg(test)]

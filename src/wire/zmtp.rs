@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Only the mechanism NULL is supported; the permissions of the socket's file provide access control. A peer's READY contains its
-//! socket type. A subscription is a message (`01` prefix, version 3.0) or a command (3.1).
+//! socket type.
 //!
 //! # Invariant
 //!
@@ -154,13 +154,9 @@ pub fn check_greeting(theirs: &[u8; GREETING_LEN]) -> Result<(), ZmtpError> {
 pub enum Command<'a> {
     /// READY, with the peer's socket type; `None` for invalid properties.
     Ready(Option<&'a [u8]>),
-    /// SUBSCRIBE to a prefix.
-    Subscribe(&'a [u8]),
-    /// CANCEL the subscription to a prefix.
-    Cancel(&'a [u8]),
     /// PING, whose context is returned in the PONG.
     Ping(&'a [u8]),
-    /// Other commands, including PONG and ERROR: ignored.
+    /// Other commands, including PONG, ERROR and subscriptions: ignored.
     Other,
 }
 
@@ -170,8 +166,6 @@ pub fn read_command(body: &[u8]) -> Option<Command<'_>> {
     let (name, data) = rest.split_at_checked(usize::from(len))?;
     Some(match name {
         b"READY" => Command::Ready(property(data, b"Socket-Type")),
-        b"SUBSCRIBE" => Command::Subscribe(data),
-        b"CANCEL" => Command::Cancel(data),
         // The first two bytes are a TTL, which is ignored: this end has its own timeout.
         b"PING" => Command::Ping(data.get(2..).unwrap_or_default()),
         _ => Command::Other,
@@ -239,13 +233,6 @@ pub fn ready(socket_type: SocketType) -> Vec<u8> {
 pub fn pong(context: &[u8]) -> Vec<u8> {
     // The standard limits a context to 16 bytes.
     command("PONG", &[context.get(..context.len().min(16)).unwrap_or_default()])
-}
-
-/// An ERROR with the reason for closing the connection. libzmq's monitor shows it.
-pub fn error(reason: &str) -> Vec<u8> {
-    let reason = reason.as_bytes();
-    let reason = reason.get(..reason.len().min(255)).unwrap_or_default();
-    command("ERROR", &[&[u8::try_from(reason.len()).unwrap_or(0)], reason])
 }
 
 /// An item of a stream.
@@ -609,6 +596,5 @@ mod tests {
         assert_eq!(read_command(b"\x04PING\x00\x64abc"), Some(Command::Ping(b"abc")));
         assert_eq!(pong(b"abc"), b"\x04\x08\x04PONGabc");
         assert_eq!(pong(&[b'x'; 100]).len(), 2 + 5 + 16);
-        assert_eq!(error("no")[..], b"\x04\x09\x05ERROR\x02no"[..]);
     }
 }

@@ -19,8 +19,10 @@ const NOBODY: u32 = 65534;
 const MASTER: u32 = 54_321;
 
 /// Calls that change retention or Salt's behaviour.
-const ADMIN: [&str; 14] = [
+const ADMIN: [&str; 16] = [
     "save_reg",
+    "zeromq_events",
+    "zeromq_ignored",
     "clean_old_jobs",
     "event_send",
     "store_prune",

@@ -48,39 +48,49 @@ pub(crate) struct Peer(UnixStream);
 
 impl Peer {
     fn greeted(cellar: &Cellar, source: &str, socket_type: &str) -> Self {
-        let mut stream = UnixStream::connect(place(cellar, source)).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        stream.write_all(&hello(socket_type)).unwrap();
-        let mut theirs = vec![0; hello(if source == "in.sock" { "PULL" } else { "PUB" }).len()];
-        stream.read_exact(&mut theirs).unwrap();
+        Self::try_greeted(cellar, source, socket_type).unwrap()
+    }
+
+    fn try_greeted(cellar: &Cellar, source: &str, socket_type: &str) -> std::io::Result<Self> {
+        let mut stream = UnixStream::connect(place(cellar, source))?;
+        stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+        stream.write_all(&hello(socket_type))?;
+        let mut theirs = [0; 64];
+        stream.read_exact(&mut theirs)?;
         assert!(theirs.starts_with(&[0xff]));
-        Self(stream)
+        let mut header = [0; 2];
+        stream.read_exact(&mut header)?;
+        assert_eq!(header[0], 4, "a short command");
+        stream.read_exact(&mut vec![0; usize::from(header[1])])?;
+        Ok(Self(stream))
     }
 
     pub(crate) fn push(cellar: &Cellar) -> Self {
         Self::greeted(cellar, "in.sock", "PUSH")
     }
 
-    /// A subscriber to prefixes, with active subscriptions on return.
-    fn sub(cellar: &Cellar, prefixes: &[&str]) -> Self {
+    /// A subscriber to prefixes, after its subscriptions have arrived: `push` sends marked events until it receives one.
+    fn sub(cellar: &Cellar, push: &mut Peer, prefixes: &[&str]) -> Self {
         let mut peer = Self::greeted(cellar, "out.sock", "SUB");
+        // The last one, so that the others arrived before it.
+        let mark = format!("{}mark", prefixes.last().unwrap());
         for prefix in prefixes {
             peer.send(&message(&[&[1], prefix.as_bytes()]));
         }
-        peer.settle();
+        let mut sent = 0;
+        peer.0.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        wait_for("the subscription", || {
+            sent += 1;
+            push.send(&event(&mark, sent));
+            peer.0.peek_one().then_some(())
+        });
+        peer.0.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        while peer.receive() != (mark.clone(), sent) {}
         peer
     }
 
     pub(crate) fn send(&mut self, bytes: &[u8]) {
         self.0.write_all(bytes).unwrap();
-    }
-
-    /// Waits until all earlier commands are processed, by a PING.
-    fn settle(&mut self) {
-        self.send(b"\x04\x09\x04PING\0\0ab");
-        let mut pong = [0; 9];
-        self.0.read_exact(&mut pong).unwrap();
-        assert_eq!(&pong, b"\x04\x07\x04PONGab");
     }
 
     /// The tag and the sequence number of the next event.
@@ -96,6 +106,25 @@ impl Peer {
     }
 }
 
+/// Whether a byte arrives before the timeout; it stays in the stream.
+trait PeekOne {
+    fn peek_one(&self) -> bool;
+}
+
+impl PeekOne for UnixStream {
+    fn peek_one(&self) -> bool {
+        let mut one = [0];
+        rustix::net::recv(self, &mut one, rustix::net::RecvFlags::PEEK).is_ok_and(|(bytes, _)| bytes > 0)
+    }
+}
+
+/// The process of a socket.
+fn process(cellar: &Cellar, kind: &str) -> Option<u32> {
+    let status = cellar.ask("status", vec![]);
+    let socket = status["zeromq"].as_array().unwrap().iter().find(|socket| socket["source"] == kind.into());
+    socket.unwrap()["process"].as_u64().map(|pid| u32::try_from(pid).unwrap())
+}
+
 fn stored(cellar: &Cellar, count: u64) {
     wait_for("the store", || (cellar.counter("entries_stored") >= count).then_some(()));
 }
@@ -107,8 +136,8 @@ fn archived(cellar: &Cellar) -> Vec<(String, u64)> {
     page["events"].as_array().unwrap().iter().map(event).collect()
 }
 
-fn rss_kb(cellar: &Cellar) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", cellar.process.0.id())).unwrap();
+fn rss_kb(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let rss = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     rss.trim().trim_end_matches(" kB").trim().parse().unwrap()
 }
@@ -118,8 +147,8 @@ fn events_of_a_push_socket_are_archived_in_order() {
     let cellar = start();
     let mut peer = Peer::push(&cellar);
     peer.send(&event("a/0", 0));
-    // In two frames, tag and data, with a command in between, as libzmq may send it.
-    peer.send(b"\x01\x03a/1\x04\x09\x04PING\0\0ab\x00\x04\x81\xa1n\x01");
+    // In two frames, tag and data.
+    peer.send(b"\x01\x03a/1\x00\x04\x81\xa1n\x01");
     for n in 2..200 {
         peer.send(&event(&format!("a/{n}"), n));
     }
@@ -128,13 +157,8 @@ fn events_of_a_push_socket_are_archived_in_order() {
     assert_eq!(archived(&cellar), expected);
     let page = cellar.ask("events_list", vec![("limit", 1.into())]);
     assert_eq!(page["events"][0]["source"], "zeromq".into());
-    // They may be on disk before the source has counted them.
+    // They may be on disk before the call has counted them.
     cellar.counted("zmq_events", 200);
-    let source = wait_for("the source's own count", || {
-        let source = cellar.ask("status", vec![])["zeromq"][0].clone();
-        (source["events"] == 200.into()).then_some(source)
-    });
-    assert_eq!((&source["source"], &source["peers"]), (&"pull".into(), &1.into()));
 }
 
 #[test]
@@ -165,7 +189,7 @@ fn malformed_events_are_counted_and_the_connection_stays_open() {
     peer.send(&event("good", 7));
     stored(&cellar, 1);
     assert_eq!(archived(&cellar), [("good".to_owned(), 7)]);
-    assert_eq!(cellar.counter("zmq_messages_malformed"), 8);
+    cellar.counted("zmq_messages_malformed", 8);
     assert_eq!(cellar.counter("zmq_peers_dropped"), 0);
 }
 
@@ -188,109 +212,126 @@ fn an_oversized_event_is_skipped_and_one_at_the_limit_is_stored() {
     assert_eq!(cellar.counter("entries_too_large"), 2);
 }
 
-/// Sends bytes to a socket and returns its last message.
-fn last_message(cellar: &Cellar, source: &str, words: &[&[u8]]) -> String {
-    let mut stream = UnixStream::connect(place(cellar, source)).unwrap();
-    for bytes in words {
-        // It may close the connection before it has read everything.
-        let _ = stream.write_all(bytes);
-    }
-    String::from_utf8_lossy(&read_to_end(&mut stream)).into_owned()
-}
-
 #[test]
-fn peers_that_break_the_protocol_end_their_own_connection_only() {
+fn no_peer_ends_the_daemon_and_others_connect_again() {
     let cellar = start();
-    let mut good = Peer::push(&cellar);
     let greeting = zmtp::greeting();
     let with = |at: usize, bytes: &[u8]| {
         let mut greeting = greeting;
         greeting[at..at + bytes.len()].copy_from_slice(bytes);
         greeting.to_vec()
     };
-    let push = hello("PUSH");
-    let four_tib = [&[2][..], &(1_u64 << 42).to_be_bytes()].concat();
+    let (push, sub) = (hello("PUSH"), hello("SUB"));
     let endless = [&[2][..], &u64::MAX.to_be_bytes()].concat();
     let giant_command = [&[6][..], &(1_u64 << 40).to_be_bytes()].concat();
+    // The crate reserves the announced length, which ends the process.
+    let beyond_memory = [&[2][..], &(1_u64 << 62).to_be_bytes()].concat();
     let many_frames = [1, 0].repeat(100);
-    let version = with(10, &[1]);
-    let curve = with(12, b"CURVE");
-    let sub = hello("SUB");
-    let cases: Vec<(&str, Vec<&[u8]>)> = vec![
-        ("begins with ff", vec![b"GET / HTTP/1.1\r\n\r\n"]),
-        ("begins with ff", vec![&[0; 200]]),
-        ("ZMTP 1", vec![&version]),
-        ("CURVE", vec![&curve]),
-        ("SUB socket is incompatible with a PULL", vec![&sub]),
-        ("before the READY", vec![&greeting, b"\x00\x01x"]),
-        ("first command is not READY", vec![&greeting, b"\x04\x05\x04PING"]),
-        ("an oversized READY", vec![&greeting, b"\x06\0\0\0\0\0\x10\0\0"]),
-        ("exceeds the limit", vec![&greeting, &giant_command]),
-        ("exceeds the limit", vec![&push, &four_tib]),
-        ("exceeds the limit", vec![&push, &endless]),
-        ("exceeds the limit", vec![&push, b"\x01\x01x", &endless]),
-        ("too many frames", vec![&push, &many_frames]),
-        ("flags", vec![&push, b"\xf0\x01x"]),
+    let many_prefixes: Vec<u8> = (0..10_000_u32).flat_map(|n| message(&[&[1], &n.to_be_bytes()])).collect();
+    let (version, curve) = (with(10, &[1]), with(12, b"CURVE"));
+    let cases: Vec<Vec<&[u8]>> = vec![
+        vec![b"GET / HTTP/1.1\r\n\r\n"],
+        vec![&[0; 200]],
+        vec![&version],
+        vec![&curve],
+        vec![&sub],
+        vec![&push],
+        vec![&greeting, b"\x00\x01x"],
+        vec![&greeting, b"\x04\x05\x04PING"],
+        vec![&greeting, &giant_command],
+        vec![&push, b"\x01\x01x", &endless],
+        vec![&push, &many_frames],
+        vec![&push, b"\xf0\x01x"],
+        vec![&sub, b"\xf0\x01x"],
+        vec![&sub, &many_prefixes],
+        vec![&push, &beyond_memory],
+        vec![&sub, &beyond_memory],
     ];
-    for (wanted, words) in &cases {
-        let received = last_message(&cellar, "in.sock", words);
-        assert!(received.contains(wanted), "{wanted}: {received:?}");
+    let mut held = Vec::new();
+    for (n, words) in (0..).zip(&cases) {
+        for source in ["in.sock", "out.sock"] {
+            let mut stream = UnixStream::connect(place(&cellar, source)).unwrap();
+            for bytes in words {
+                // It may close the connection before it has read everything.
+                let _ = stream.write_all(bytes);
+            }
+            held.push(stream);
+        }
+        // As libzmq does, until a process serves the socket again. One that is about to end may have accepted the connection.
+        wait_for("an event of another peer", || {
+            let mut peer = Peer::try_greeted(&cellar, "in.sock", "PUSH").ok()?;
+            peer.0.write_all(&event("good", n)).ok()?;
+            (0..20).find_map(|_| {
+                std::thread::sleep(Duration::from_millis(20));
+                archived(&cellar).contains(&("good".to_owned(), n)).then_some(())
+            })
+        });
     }
-    cellar.counted("zmq_peers_dropped", cases.len() as u64);
-    // Complete messages before the violation are stored.
-    last_message(&cellar, "in.sock", &[&push, &event("before", 1), &four_tib]);
-    good.send(&event("good", 2));
-    stored(&cellar, 2);
-    assert_eq!(archived(&cellar), [("before".to_owned(), 1), ("good".to_owned(), 2)]);
-    assert!(rss_kb(&cellar) < 200_000);
+    wait_for("ended processes to be counted", || (cellar.counter("zmq_restarts") >= 2).then_some(()));
+    assert!(rss_kb(cellar.process.0.id()) < 200_000);
+}
+
+#[test]
+fn a_message_without_an_end_exhausts_the_memory_of_its_process_only() {
+    let cellar = start();
+    let before = wait_for("a process", || process(&cellar, "pull"));
+    let mut stream = UnixStream::connect(place(&cellar, "in.sock")).unwrap();
+    stream.write_all(&hello("PUSH")).unwrap();
+    let frame = [&[3][..], &(1_u64 << 20).to_be_bytes(), &vec![7; 1 << 20]].concat();
+    let mut sent = 0;
+    while stream.write_all(&frame).is_ok() {
+        sent += 1;
+        assert!(sent < 2000, "a process with a limit of 512 MiB takes everything");
+    }
+    let after = wait_for("another process", || process(&cellar, "pull").filter(|pid| *pid != before));
+    assert!(rss_kb(after) < 200_000);
+    Peer::push(&cellar).send(&event("good", 1));
+    stored(&cellar, 1);
+    assert!(rss_kb(cellar.process.0.id()) < 200_000);
+}
+
+#[test]
+fn a_killed_process_is_replaced_and_ends_with_its_daemon() {
+    let mut cellar = start();
+    for kind in ["pull", "pub"] {
+        let killed = wait_for("a process", || process(&cellar, kind));
+        let pid = rustix::process::Pid::from_raw(i32::try_from(killed).unwrap()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        wait_for("another process", || process(&cellar, kind).filter(|pid| *pid != killed));
+    }
+    assert_eq!(cellar.counter("zmq_restarts"), 2);
+    let log = cellar.log();
+    assert!(log.contains("the ZeroMQ process ended, starting another"), "{log}");
+    let mut push = Peer::push(&cellar);
+    let mut sub = Peer::sub(&cellar, &mut push, &["a"]);
+    push.send(&event("a", 7));
+    assert_eq!(sub.receive(), ("a".to_owned(), 7));
+    let processes = ["pull", "pub"].map(|kind| wait_for("a process", || process(&cellar, kind)));
+    cellar.kill();
+    for pid in processes {
+        wait_for("the process to end", || {
+            (!std::path::Path::new(&format!("/proc/{pid}")).exists()).then_some(())
+        });
+    }
 }
 
 #[test]
 fn stalled_peers_do_not_block_others() {
     let cellar = start();
     let push = hello("PUSH");
-    let giant = [&push[..], &[2], &60_000_000_u64.to_be_bytes(), b"tag\n\n"].concat();
+    let giant = [&push[..], &[2], &6_000_000_u64.to_be_bytes(), b"tag\n\n"].concat();
     let mut held = Vec::new();
     for words in [&b""[..], &push[..5], &push[..64], &push[..70], &[&push[..], &[0, 200, 1]].concat(), &giant]
     {
-        for _ in 0..20 {
+        for _ in 0..5 {
             let mut stream = UnixStream::connect(place(&cellar, "in.sock")).unwrap();
             stream.write_all(words).unwrap();
             held.push(stream);
         }
     }
-    // Peers that started a message have completed the handshake.
-    for stream in held.iter_mut().skip(4 * 20) {
-        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        stream.read_exact(&mut vec![0; hello("PULL").len()]).unwrap();
-    }
     Peer::push(&cellar).send(&event("good", 1));
     stored(&cellar, 1);
-    assert!(rss_kb(&cellar) < 200_000, "{} kB", rss_kb(&cellar));
-    drop(held);
-    wait_for("the permits to be released", || {
-        (cellar.ask("status", vec![])["zeromq"][0]["peers"] == 0.into()).then_some(())
-    });
-    wait_for("peers with a partial message to be counted", || {
-        (cellar.counter("zmq_messages_cut") >= 20).then_some(())
-    });
-}
-
-#[test]
-fn excess_peers_are_rejected() {
-    let cellar = start();
-    let held: Vec<_> = (0..600).map(|_| UnixStream::connect(place(&cellar, "in.sock")).unwrap()).collect();
-    wait_for("peers over the limit to be disconnected", || {
-        (cellar.counter("zmq_peers_rejected") >= 88).then_some(())
-    });
-    drop(held);
-    wait_for("a place", || {
-        let mut stream = UnixStream::connect(place(&cellar, "in.sock")).unwrap();
-        stream.write_all(&[&hello("PUSH")[..], &event("good", 1)].concat()).ok()?;
-        stream.shutdown(std::net::Shutdown::Write).ok()?;
-        read_to_end(&mut stream);
-        (cellar.counter("entries_stored") > 0).then_some(())
-    });
+    assert!(rss_kb(cellar.process.0.id()) < 200_000);
 }
 
 /// Writes events until the source stops reading for a second. Returns the number of complete events, and the rest of the next.
@@ -339,7 +380,7 @@ fn while_the_disk_is_full_senders_wait_and_nothing_is_lost() {
     peer.send(&rest);
     stored(&cellar, taken + 2);
     assert_eq!(archived(&cellar).len() as u64, taken + 2);
-    assert_eq!(cellar.counter("zmq_events_lost") + cellar.counter("entries_refused_disk_full"), 0);
+    assert_eq!(cellar.counter("zmq_events_lost"), 0);
 }
 
 #[cfg(debug_assertions)]
@@ -355,7 +396,7 @@ fn an_orderly_stop_stores_all_written_events() {
     });
     cellar.plan_disk("");
     assert!(cellar.terminate(), "{}", cellar.log());
-    assert!(first + second > 100, "{first} {second}");
+    assert!(first + second > 20, "{first} {second}");
     cellar.restart();
     let found = archived(&cellar);
     for (tag, count) in [("first", first), ("second", second)] {
@@ -370,13 +411,8 @@ fn subscribers_receive_matching_events_once_and_in_order() {
     let mut push = Peer::push(&cellar);
     push.send(&event("salt/before", 0));
     stored(&cellar, 1);
-    let mut all = Peer::sub(&cellar, &[""]);
-    let mut jobs = Peer::sub(&cellar, &["salt/job/", "salt/job/1", "other"]);
-    // By command, as in ZMTP 3.1; and without any subscription.
-    let mut auth = Peer::greeted(&cellar, "out.sock", "XSUB");
-    auth.send(b"\x04\x13\x09SUBSCRIBEsalt/auth");
-    auth.settle();
-    let mut nothing = Peer::sub(&cellar, &[]);
+    let mut all = Peer::sub(&cellar, &mut push, &[""]);
+    let mut jobs = Peer::sub(&cellar, &mut push, &["salt/job/", "salt/job/1", "other"]);
     let tags = ["salt/job/1/new", "salt/auth", "salt/job/2/new", "other/x", "salt/jobs"];
     for n in 0..100 {
         push.send(&event(tags[n % 5], n as u64));
@@ -387,35 +423,29 @@ fn subscribers_receive_matching_events_once_and_in_order() {
     };
     let received = |peer: &mut Peer, wanted: &[&str]| {
         let expected = expected(wanted);
-        let received: Vec<_> = expected.iter().map(|_| peer.receive()).collect();
+        let mut received = Vec::new();
+        while received.len() < expected.len() {
+            // The marked events are for the other subscriber.
+            received.extend(Some(peer.receive()).filter(|(tag, _)| !tag.ends_with("mark")));
+        }
         assert_eq!(received, expected);
     };
     received(&mut all, &tags);
     received(&mut jobs, &["salt/job/1/new", "salt/job/2/new", "other/x"]);
-    received(&mut auth, &["salt/auth"]);
-    // Cancelled subscriptions end, and nothing arrives twice: the next message is the answer to a PING.
+    // Cancelled subscriptions end, and nothing arrives twice.
     jobs.send(&message(&[&[0], b"salt/job/"]));
-    auth.send(b"\x04\x10\x06CANCELsalt/auth");
-    for peer in [&mut all, &mut jobs, &mut auth, &mut nothing] {
-        peer.settle();
-    }
-    for (n, tag) in tags.iter().enumerate() {
-        push.send(&event(tag, 100 + n as u64));
-    }
-    let of = |tag: &str, n| (tag.to_owned(), n);
-    assert_eq!([jobs.receive(), jobs.receive()], [of("salt/job/1/new", 100), of("other/x", 103)]);
-    assert_eq!((0..5).map(|_| all.receive().1).collect::<Vec<_>>(), [100, 101, 102, 103, 104]);
-    for peer in [&mut jobs, &mut auth, &mut nothing] {
-        peer.settle();
-    }
-    cellar.counted("zmq_events_published", 100 + 60 + 20 + 5 + 2);
-    assert_eq!(cellar.counter("zmq_events_dropped"), 0);
+    wait_for("the cancellation", || {
+        push.send(&event("salt/job/2/new", 200));
+        push.send(&event("other/x", 201));
+        (jobs.receive().0 == "other/x").then_some(())
+    });
 }
 
 #[test]
 fn events_of_the_local_socket_are_published_but_returner_calls_are_not() {
     let cellar = start();
-    let mut all = Peer::sub(&cellar, &[""]);
+    let mut push = Peer::push(&cellar);
+    let mut all = Peer::sub(&cellar, &mut push, &[""]);
     let load = crate::harness::map(vec![
         ("jid", "20261121030955000001".into()),
         ("id", "web1".into()),
@@ -432,12 +462,12 @@ fn events_of_the_local_socket_are_published_but_returner_calls_are_not() {
 }
 
 #[test]
-fn only_a_slow_subscriber_loses_events() {
+fn a_subscriber_that_does_not_read_delays_no_other() {
     let cellar = start();
     let mut push = Peer::push(&cellar);
-    let slow = Peer::sub(&cellar, &[""]);
-    let mut brisk = Peer::sub(&cellar, &["tick"]);
-    // About 20 MB for the slow subscriber, whose queue holds 8 MB plus the socket buffer.
+    let slow = Peer::sub(&cellar, &mut push, &[""]);
+    let mut brisk = Peer::sub(&cellar, &mut push, &["tick"]);
+    // About 20 MB wait for the slow subscriber.
     let fill = "x".repeat(20_000);
     for n in 0..1000_u64 {
         let mut data = Vec::new();
@@ -447,53 +477,19 @@ fn only_a_slow_subscriber_loses_events() {
         push.send(&event("tick", n));
         assert_eq!(brisk.receive(), ("tick".to_owned(), n));
     }
-    stored(&cellar, 2000);
-    wait_for("the count", || (cellar.counter("zmq_events_dropped") > 0).then_some(()));
-    assert_eq!(cellar.counter("zmq_subscribers_dropped"), 0, "it is slow, not disconnected");
-    wait_for("the source's own count", || {
-        let source = &cellar.ask("status", vec![])["zeromq"][1];
-        assert_eq!(source["source"], "pub".into());
-        (source["dropped"].as_u64().unwrap() > 0).then_some(())
-    });
-    assert!(rss_kb(&cellar) < 250_000, "{} kB", rss_kb(&cellar));
+    assert!(rss_kb(cellar.process.0.id()) < 250_000);
     drop(slow);
 }
 
 #[test]
-fn subscribers_over_a_limit_are_disconnected() {
-    let cellar = start();
-    let mut good = Peer::sub(&cellar, &["good"]);
-    let sub = hello("SUB");
-    let many: Vec<u8> = (0..100_000_u32).flat_map(|n| message(&[&[1], &n.to_be_bytes()])).collect();
-    let long = message(&[&[1], &[b'x'; 5000]]);
-    for words in [&many, &long, &vec![0xf8; 10]] {
-        last_message(&cellar, "out.sock", &[&sub, words]);
-    }
-    let push = hello("PUSH");
-    assert!(last_message(&cellar, "out.sock", &[&push]).contains("PUSH socket is incompatible with a PUB"));
-    cellar.counted("zmq_peers_dropped", 4);
-    Peer::push(&cellar).send(&event("good", 1));
-    assert_eq!(good.receive(), ("good".to_owned(), 1));
-}
-
-#[cfg(debug_assertions)]
-#[test]
-fn all_stored_events_are_published_before_a_graceful_stop_ends() {
-    let mut cellar = Cellar::start_configured_on_disk(SOCKETS, "");
-    let mut all = Peer::sub(&cellar, &[""]);
+fn events_stored_before_a_graceful_stop_are_published() {
+    let mut cellar = start();
     let mut push = Peer::push(&cellar);
-    // Several batches, most of which are stored during the stop.
-    cellar.plan_disk("sync_delay_ms=500");
-    let fill = "x".repeat(200);
-    let sent: Vec<u8> = (0..5000_u64)
-        .flat_map(|n| {
-            let mut data = Vec::new();
-            let pairs = vec![("n".into(), n.into()), ("fill".into(), fill.as_str().into())];
-            rmpv::encode::write_value(&mut data, &Value::Map(pairs)).unwrap();
-            message(&[b"last\n\n", &data])
-        })
-        .collect();
+    let mut all = Peer::sub(&cellar, &mut push, &[""]);
+    let before = cellar.counter("entries_stored");
+    let sent: Vec<u8> = (0..5000_u64).flat_map(|n| event("last", n)).collect();
     push.send(&sent);
+    stored(&cellar, before + 5000);
     let (received, rest) = std::thread::scope(|scope| {
         let listens = scope.spawn(|| {
             let received: Vec<_> = (0..5000).map(|_| all.receive().1).collect();

@@ -2,6 +2,7 @@
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import time
 
@@ -123,13 +124,11 @@ def test_a_push_socket_is_archived(sources, zmq_socket):
     assert events[0]["data"]["bin"] == {"$bin": "/wA="}
     assert len(sources.events("--tag", "load/large")[0]["data"]["fill"]) == 3_000_000
     eventually("the count", lambda: sources.counter("zmq_messages_malformed") == 5)
-    assert sources.counter("zmq_peers_dropped") == 0
 
 
 def test_a_socket_of_the_wrong_type_is_rejected_and_others_continue(sources, zmq_socket):
     zmq_socket(zmq.SUB, sources.pull).subscribe("")
     zmq_socket(zmq.REQ, sources.pub)
-    eventually("both to be dropped", lambda: sources.counter("zmq_peers_dropped") >= 2)
     zmq_socket(zmq.PUSH, sources.pull, linger=5000).send(pack("fine", {}))
     sources.stored(1)
 
@@ -153,7 +152,7 @@ def test_subscriptions_are_prefixes(sources, zmq_socket):
     assert not jobs.poll(0)
 
 
-def test_a_slow_subscriber_loses_events_and_delays_no_other(sources, zmq_socket):
+def test_a_slow_subscriber_delays_no_other(sources, zmq_socket):
     slow = subscribed(sources, zmq_socket, "", rcvhwm=10)
     brisk = subscribed(sources, zmq_socket, "tick")
     push = zmq_socket(zmq.PUSH, sources.pull, linger=5000)
@@ -163,8 +162,6 @@ def test_a_slow_subscriber_loses_events_and_delays_no_other(sources, zmq_socket)
         push.send(pack("tick", {"n": n}))
         assert unpack(brisk.recv()) == ("tick", {"n": n})
     sources.stored(before + 3000)
-    eventually("events dropped", lambda: sources.source("pub")["dropped"])
-    eventually("the same count for all sources", lambda: sources.counter("zmq_events_dropped") == sources.source("pub")["dropped"])
     # the received events are in order, each once
     got = [unpack(slow.recv())]
     with contextlib.suppress(zmq.Again):
@@ -221,17 +218,31 @@ def test_an_orderly_stop_keeps_what_libzmq_has_written(sources, zmq_socket):
     push = zmq_socket(zmq.PUSH, sources.pull, linger=5000)
     for n in range(2000):
         push.send(pack("kept", {"n": n}))
-    eventually("libzmq to have written it", lambda: sources.source("pull")["events"] >= 2000)
+    eventually("libzmq to have written it", lambda: sources.counter("zmq_events") >= 2000)
     assert sources.stop() == 0
     sources.start()
     assert [e["data"]["n"] for e in sources.events("--tag", "kept")] == list(range(2000))
 
 
-def test_status_shows_the_zeromq_sockets(sources, zmq_socket):
+def test_status_shows_the_processes_of_the_zeromq_sockets(sources, zmq_socket):
     zmq_socket(zmq.PUSH, sources.pull, linger=5000).send(pack("one", {}))
     sources.stored(1)
-    # An event can be on disk before the source has counted it.
-    eventually("the source's count", lambda: sources.source("pull")["events"] == 1)
     lines = sources.cli("status").stdout.splitlines()
     row = next(line.split() for line in lines if line.startswith("pull "))
-    assert row[1:] == [f"{sources.root}/z/in.sock", "1", "1", "0"]
+    assert row[1:] == [f"{sources.root}/z/in.sock", str(sources.source("pull")["process"]), "0"]
+
+
+def test_a_killed_process_is_replaced_and_libzmq_connects_again(sources, zmq_socket):
+    sub = subscribed(sources, zmq_socket, "t", reconnect_ivl=20)
+    push = zmq_socket(zmq.PUSH, sources.pull, linger=5000, reconnect_ivl=20)
+    push.send(pack("t", {"n": 0}))
+    assert unpack(sub.recv()) == ("t", {"n": 0})
+    for name in ("pull", "pub"):
+        os.kill(sources.source(name)["process"], signal.SIGKILL)
+    eventually("both counted", lambda: sources.counter("zmq_restarts") == 2)
+
+    def hears():
+        push.send(pack("t", {"n": 1}))
+        return sub.poll(200)
+    eventually("the subscription again", hears)
+    assert unpack(sub.recv()) == ("t", {"n": 1})

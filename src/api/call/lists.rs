@@ -227,10 +227,10 @@ pub(super) fn status(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
         })
     });
     let zeromq = ctx.zeromq.iter().map(|source| {
-        let source = source.status();
+        let process = source.process();
         json!({
-            "source": source.name, "path": source.path.to_string_lossy(), "peers": source.peers,
-            "events": source.events, "dropped": source.dropped,
+            "source": source.kind, "path": source.path.to_string_lossy(), "process": process.pid,
+            "restarts": process.restarts,
         })
     });
     let counters = ctx.metrics.all().into_iter().map(|(name, value)| (name.to_owned(), value.into()));

@@ -28,6 +28,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use serde_json::Value as Json;
 
 use super::https::HttpsMonitor;
+use super::zeromq::{self, ZmqSocketStatus};
 use crate::base::clock::{Clock, Micros};
 use crate::base::limits::{ARGS_BYTES_MAX, ARGS_DEPTH_MAX};
 use crate::base::metrics::Metrics;
@@ -41,7 +42,6 @@ use crate::store::{Store, StoreError};
 use crate::wire::call::{Args, CallError};
 use crate::wire::json::{plain_value, to_json};
 use crate::wire::salt_codec::repaired;
-use crate::wire::unix_listener;
 
 /// The dependencies of calls.
 pub struct Ctx {
@@ -72,7 +72,7 @@ pub struct Ctx {
     /// The sinks.
     pub engines: Arc<Engines>,
     /// The open ZeroMQ sockets.
-    pub zeromq: Vec<unix_listener::SocketStats>,
+    pub zeromq: Vec<ZmqSocketStatus>,
     /// Start time of the daemon.
     pub started: Micros,
     /// The state directory.
@@ -164,6 +164,7 @@ pub const CALLS: &[Call] = &[
     write("returner", "Store one minion's return", Write, writes::returner),
     write("update_endtime", "Store the end time of a job", Write, writes::update_endtime),
     write("event_return", "Store a batch of events", Write, writes::event_return),
+    write("zeromq_events", "Store events of the ZeroMQ PULL, for its process", Admin, zeromq::events),
     write("save_reg", "Store Thorium's register", Admin, writes::save_reg),
     write("clean_old_jobs", "Delete expired jobs", Admin, writes::clean_old_jobs),
     read("get_load", "Return a job as published, with its minions", Read, cache::get_load),
@@ -174,6 +175,7 @@ pub const CALLS: &[Call] = &[
     read("get_minions", "List the minions that have returned a job", Read, cache::get_minions),
     read("get_endtime", "Return the end time of a job", Read, cache::get_endtime),
     read("load_reg", "Return Thorium's register", Read, cache::load_reg),
+    read("zeromq_ignored", "Count messages that the ZeroMQ PULL ignored", Admin, zeromq::ignored),
     read("status", "Show the status of the daemon, its sources and its store", Read, lists::status),
     read("events_list", "List events, the latest first", Read, lists::events_list),
     read("entries", "List stored entries of a job or of the log", Read, lists::entries),

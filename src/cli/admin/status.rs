@@ -61,9 +61,8 @@ fn table(out: &mut Output, status: &Json) -> anyhow::Result<()> {
         &[
             ("source", Column::left("ZEROMQ")),
             ("path", Column::left("PATH")),
-            ("peers", Column::right("PEERS")),
-            ("events", Column::right("EVENTS")),
-            ("dropped", Column::right("DROPPED")),
+            ("process", Column::right("PROCESS")),
+            ("restarts", Column::right("RESTARTS")),
         ],
     )?;
     list(

@@ -1,10 +1,9 @@
 //! The daemon: builds all parts from a configuration, runs them, and stops them in order.
 //!
 //! ```text
-//! start: store -> appender, committer, sealer, retainer -> buses -> ZeroMQ -> reactor -> sinks -> socket, HTTPS -> ready
-//! stop:  socket and HTTPS (calls in flight finish) -> sinks -> buses (memory stored or spilled) -> reactor -> ZeroMQ PULL (messages
-//!        received) -> appender (all answered, synced) -> committer -> sealer -> retainer -> ZeroMQ PUB (all published)
-//!        -> lock released
+//! start: store -> appender, committer, sealer, retainer -> buses -> reactor -> sinks -> ZeroMQ -> socket, HTTPS -> ready
+//! stop:  ZeroMQ (PULL: messages received; PUB: events published) -> socket and HTTPS (calls in flight finish) -> sinks -> buses (memory
+//!        stored or spilled) -> reactor -> appender (all answered, synced) -> committer -> sealer -> retainer -> lock released
 //! ```
 //!
 //! # Invariant
@@ -52,7 +51,7 @@ struct Daemon {
     /// The HTTPS source has its own threads, so that network traffic does not delay the master.
     https: Option<(tokio::runtime::Runtime, tokio::task::JoinHandle<()>)>,
     buses: Vec<JoinHandle<()>>,
-    zeromq: Option<zeromq::ZmqSockets>,
+    zeromq: zeromq::ZmqSockets,
     reactor: Option<ReactorService>,
     engines: Arc<Engines>,
     store_threads: Vec<JoinHandle<()>>,
@@ -163,12 +162,15 @@ impl Daemon {
         let orphaned_spills = move || drain_orphaned_spills(&deps.spills, &configured, &deps);
         buses.push(threads::spawn("sc-orphans", orphaned_spills).context("drain orphaned spills")?);
         buses.push(keys_thread);
-        let zeromq = zeromq::ZmqSockets::open(config, &policy, &store, &intake, &clock, &metrics)?;
         let firer = Arc::new(Firer::new(watches.clone(), clock.clone()));
         let clean = Arc::new(move |batch| master_keys.clean_batch(batch));
         let reactor = ReactorService::start(config, &store, &intake, firer.clone(), clean, &clock, &metrics)?;
         let engines = engines::start(config, sinks, &store, &options.fs, &clock);
         let jids = JidMaker::after(newest_jid(&store, started).context("find the newest job")?);
+        let zeromq = {
+            let _inside = runtime.enter();
+            zeromq::ZmqSockets::start(config, &metrics)?
+        };
         let ctx = Arc::new(Ctx {
             store: store.clone(),
             clock: clock.clone(),
@@ -183,7 +185,7 @@ impl Daemon {
             buses: watches,
             spools: config.spools.clone(),
             https: config.https.listen.map(|_| https::HttpsMonitor::default()),
-            zeromq: zeromq.as_ref().map(zeromq::ZmqSockets::watches).unwrap_or_default(),
+            zeromq: zeromq.statuses(),
             started,
             state_dir: config.state_dir.clone(),
             socket: config.socket.clone(),
@@ -260,6 +262,8 @@ impl Daemon {
         if let Err(error) = timeout {
             tracing::warn!(%error, "cannot start the shutdown timer, shutdown may take arbitrarily long");
         }
+        // Their processes use the local socket.
+        self.zeromq.stop();
         let _ = self.stop.send(true);
         let _ = self.runtime.block_on(self.socket);
         if let Some((runtime, served)) = self.https {
@@ -274,13 +278,9 @@ impl Daemon {
         if let Some(reactor) = self.reactor {
             reactor.stop();
         }
-        let zeromq = self.zeromq.map(zeromq::ZmqSockets::stop_pull);
         // The sources have dropped their senders of `intake`; calls waiting in the runtime hold the others.
         self.runtime.shutdown_timeout(Duration::from_secs(5));
         self.store_threads.into_iter().for_each(threads::join);
-        if let Some(publisher) = zeromq {
-            publisher.stop();
-        }
         tracing::info!("stopped");
     }
 }

@@ -8,7 +8,7 @@ mod permissions;
 mod reload;
 mod threads;
 mod watchdog;
-mod zeromq;
+pub(super) mod zeromq;
 
 use std::path::PathBuf;
 

@@ -1,0 +1,263 @@
+//! The ZeroMQ sockets, each served by a child process: this program with the hidden verb `zeromq`.
+//!
+//! The crate `zeromq` trusts the lengths that a peer announces, and keeps everything that it sends: a hostile peer can end the process that
+//! uses it. Here that is a child, which holds no data of its own. The daemon binds the sockets and keeps them open, so that a
+//! restart of a child refuses no connection.
+//!
+//! # Invariant
+//!
+//! No ZeroMQ peer can end the daemon; a child that ended is counted, logged and started again.
+
+mod publish;
+mod pull;
+
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use crossbeam_channel::{Receiver, Sender, bounded};
+use parking_lot::Mutex;
+use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal, pidfd_open, pidfd_send_signal};
+
+use super::threads;
+use crate::api::zeromq::ZmqSocketStatus;
+use crate::base::limits::{
+    ZMQ_CHILD_BYTES_MAX, ZMQ_RESTART_PAUSE, ZMQ_RESTART_PAUSE_MAX, ZMQ_STABLE, ZMQ_STOP_TIMEOUT,
+};
+use crate::base::metrics::Metrics;
+use crate::config::{Config, IpcPath, Mode};
+use crate::wire::unix_listener::{Listener, ListenerSpec};
+
+/// The hidden verb `zeromq`: serves the listening socket on standard input for the daemon that started it.
+#[derive(clap::Args)]
+pub(in crate::cli) struct Args {
+    #[arg(value_enum)]
+    kind: Kind,
+}
+
+/// A kind of socket.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Kind {
+    Pull,
+    Pub,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Pull => "pull",
+            Self::Pub => "pub",
+        }
+    }
+}
+
+/// The child process.
+pub(in crate::cli) fn run(daemon: Option<&Path>, args: &Args) -> anyhow::Result<()> {
+    let operation = "serve a ZeroMQ socket";
+    let daemon = daemon.context("find the daemon: --socket is missing").context(operation)?;
+    // Without its daemon it can store nothing, and the next daemon binds the socket's path anew.
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).context(operation)?;
+    limit_resources();
+    let socket = std::io::stdin().as_fd().try_clone_to_owned().context("use the inherited socket")?;
+    let listener = std::os::unix::net::UnixListener::from(socket);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("start a runtime")
+        .context(operation)?;
+    match args.kind {
+        Kind::Pull => runtime.block_on(pull::run(listener, daemon)),
+        Kind::Pub => {
+            runtime.block_on(publish::run(listener, daemon))?;
+            publish::flush(&runtime);
+            Ok(())
+        }
+    }
+    .context(operation)
+}
+
+/// Bounds the memory, and makes this process the first to end if the machine or the unit has none left.
+fn limit_resources() {
+    let limit = |resource, limit| {
+        let limited =
+            rustix::process::setrlimit(resource, Rlimit { current: Some(limit), maximum: Some(limit) });
+        if let Err(error) = limited {
+            tracing::warn!(?resource, %error, "cannot limit the resources of the ZeroMQ process");
+        }
+    };
+    limit(Resource::Data, ZMQ_CHILD_BYTES_MAX);
+    limit(Resource::Core, 0);
+    if let Err(error) = std::fs::write("/proc/self/oom_score_adj", "1000") {
+        tracing::warn!(%error, "cannot set the OOM score of the ZeroMQ process");
+    }
+}
+
+/// The configured sockets.
+pub(super) struct ZmqSockets(Vec<Supervised>);
+
+/// One socket and its process.
+struct Supervised {
+    status: ZmqSocketStatus,
+    process: Arc<Mutex<Option<OwnedFd>>>,
+    stop: Sender<()>,
+    thread: JoinHandle<()>,
+    _listener: Listener,
+}
+
+impl ZmqSockets {
+    /// Binds the configured sockets and starts their processes. Requires a tokio runtime.
+    pub(super) fn start(config: &Config, metrics: &Arc<Metrics>) -> anyhow::Result<Self> {
+        let asked = &config.zeromq;
+        let Mode(mode) = asked.mode.unwrap_or(config.socket_mode);
+        let group = asked.group.as_ref();
+        let group_key = if group.is_some() { "zeromq.group" } else { "socket_group" };
+        let group = group.or(config.socket_group.as_ref()).map(String::as_str);
+        let sockets = [(Kind::Pull, &asked.pull, "zeromq.pull"), (Kind::Pub, &asked.publish, "zeromq.pub")];
+        let mut started = Vec::new();
+        for (kind, path, key) in sockets {
+            let Some(IpcPath(path)) = path else { continue };
+            let listener = Listener::open(&ListenerSpec { path, mode, group, key, group_key })
+                .with_context(|| format!("open the ZeroMQ socket `{key}`"))?;
+            started.push(Supervised::start(kind, path, listener, &config.socket, metrics.clone())?);
+            tracing::info!(socket = %path.display(), kind = kind.name(), "serving ZeroMQ");
+        }
+        Ok(Self(started))
+    }
+
+    /// The state of each socket.
+    pub(super) fn statuses(&self) -> Vec<ZmqSocketStatus> {
+        self.0.iter().map(|socket| socket.status.clone()).collect()
+    }
+
+    /// Stops the processes: the PULL stores all data that was written to it, the PUB publishes all events stored so far.
+    pub(super) fn stop(self) {
+        self.0.into_iter().for_each(Supervised::stop);
+    }
+}
+
+impl Supervised {
+    fn start(
+        kind: Kind,
+        path: &Path,
+        listener: Listener,
+        daemon: &Path,
+        metrics: Arc<Metrics>,
+    ) -> anyhow::Result<Self> {
+        let status = ZmqSocketStatus::new(kind.name(), path);
+        let process = Arc::default();
+        let (stop, stopped) = bounded(1);
+        let child = ChildProcess {
+            kind,
+            socket: listener.as_fd().try_clone_to_owned().context("duplicate a ZeroMQ socket")?,
+            daemon: daemon.to_owned(),
+            status: status.clone(),
+            process: Arc::clone(&process),
+            stopped,
+            metrics,
+        };
+        let thread = threads::spawn(&format!("sc-zmq-{}", kind.name()), move || child.supervise())
+            .context("supervise a ZeroMQ process")?;
+        Ok(Self { status, process, stop, thread, _listener: listener })
+    }
+
+    fn stop(self) {
+        // The supervisor may have ended already.
+        let _ = self.stop.try_send(());
+        self.signal(Signal::TERM);
+        let deadline = Instant::now() + ZMQ_STOP_TIMEOUT;
+        while !self.thread.is_finished() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        if !self.thread.is_finished() {
+            tracing::warn!(kind = self.status.kind, "the ZeroMQ process does not stop, killing it");
+            self.signal(Signal::KILL);
+        }
+        threads::join(self.thread);
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(process) = &*self.process.lock()
+            && let Err(error) = pidfd_send_signal(process, signal)
+        {
+            tracing::debug!(%error, ?signal, "the ZeroMQ process has ended");
+        }
+    }
+}
+
+/// What a supervisor needs to start the process of one socket.
+struct ChildProcess {
+    kind: Kind,
+    socket: OwnedFd,
+    daemon: PathBuf,
+    status: ZmqSocketStatus,
+    /// The running process, for signals.
+    process: Arc<Mutex<Option<OwnedFd>>>,
+    stopped: Receiver<()>,
+    metrics: Arc<Metrics>,
+}
+
+impl ChildProcess {
+    /// Runs the process until the daemon stops.
+    fn supervise(&self) {
+        let mut pause = ZMQ_RESTART_PAUSE;
+        loop {
+            let started = Instant::now();
+            let ended = self.run_once();
+            let socket = self.kind.name();
+            match ended {
+                Ok(status) if self.stopped.try_recv().is_ok() => {
+                    if !status.success() {
+                        tracing::warn!(socket, %status, "the ZeroMQ process failed while it stopped");
+                    }
+                    return;
+                }
+                Ok(status) => {
+                    tracing::warn!(socket, %status, ?pause, "the ZeroMQ process ended, starting another");
+                }
+                Err(error) => {
+                    tracing::error!(socket, %error, ?pause, "cannot run the ZeroMQ process, trying again");
+                }
+            }
+            self.metrics.zmq_restarts.add(1);
+            self.status.count_restart();
+            if started.elapsed() > ZMQ_STABLE {
+                pause = ZMQ_RESTART_PAUSE;
+            }
+            if self.stopped.recv_timeout(pause).is_ok() {
+                return;
+            }
+            pause = (pause * 2).min(ZMQ_RESTART_PAUSE_MAX);
+        }
+    }
+
+    fn run_once(&self) -> std::io::Result<std::process::ExitStatus> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .arg("--socket")
+            .arg(&self.daemon)
+            .args(["zeromq", self.kind.name()])
+            .current_dir("/")
+            // The allocator reserves a gibibyte: without this setting, all of it counts as used.
+            .env("MIMALLOC_ARENA_EAGER_COMMIT", "0")
+            .stdin(Stdio::from(self.socket.try_clone()?))
+            .stdout(Stdio::null())
+            .spawn()?;
+        let pid = Pid::from_child(&child);
+        // Until it is waited for, the number belongs to this process.
+        *self.process.lock() = Some(pidfd_open(pid, PidfdFlags::empty())?);
+        self.status.set_pid(Some(child.id()));
+        // A stop that came before the process could be signalled.
+        if !self.stopped.is_empty()
+            && let Some(process) = &*self.process.lock()
+        {
+            pidfd_send_signal(process, Signal::TERM)?;
+        }
+        let status = child.wait();
+        *self.process.lock() = None;
+        self.status.set_pid(None);
+        status
+    }
+}

@@ -1,0 +1,108 @@
+//! The process of the PUB: sends all events that the daemon stores to subscribers, in the order of the log.
+//!
+//! The crate drops events for a subscriber with 100,000 unread ones, as ZeroMQ does. A program that must miss none uses a consumer
+//! (docs/CONSUMERS.md).
+
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use anyhow::Context as _;
+use rmpv::Value;
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::time::sleep;
+use zeromq::{PubSocket, Socket as _, SocketSend as _, ZmqMessage};
+
+use crate::api::client::{Client, args};
+use crate::base::limits::{ZMQ_BATCH_EVENTS, ZMQ_FLUSH_TIMEOUT, ZMQ_POLL, ZMQ_QUIET};
+use crate::wire::msgpack;
+
+/// The task that accepts connections, which never ends.
+const TASKS_OF_THE_LISTENER: usize = 1;
+
+/// Batches between the thread that reads from the daemon and the socket.
+const BATCHES_WAITING: usize = 2;
+
+pub(super) async fn run(listener: UnixListener, daemon: &Path) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+    let mut socket = PubSocket::new();
+    socket.bind_listener(listener).await.context("listen")?;
+    let stopping = Arc::new(AtomicBool::new(false));
+    let (to, mut batches) = mpsc::channel(BATCHES_WAITING);
+    let (client, stop) = (Client::connect(daemon)?, stopping.clone());
+    let follower = std::thread::Builder::new()
+        .name("sc-zmq-follow".to_owned())
+        .spawn(move || follow(client, &to, &stop))
+        .context("start a thread")?;
+    loop {
+        let batch: Option<Vec<ZmqMessage>> = tokio::select! {
+            batch = batches.recv() => batch,
+            _ = terminate.recv(), if !stopping.load(Ordering::Relaxed) => {
+                stopping.store(true, Ordering::Relaxed);
+                continue;
+            }
+        };
+        let Some(batch) = batch else { break };
+        for message in batch {
+            socket.send(message).await.context("publish")?;
+        }
+        // The crate's own task distributes the messages.
+        tokio::task::yield_now().await;
+    }
+    // Until that task has distributed the last ones.
+    sleep(ZMQ_QUIET).await;
+    // A handle that is dropped removes the socket's file, which is the daemon's.
+    std::mem::forget(std::mem::take(socket.binds()));
+    follower.join().map_err(|_| anyhow::anyhow!("the follower panicked"))?
+}
+
+/// Reads events from the daemon until `stopping` is set and all are read.
+fn follow(
+    mut client: Client,
+    to: &mpsc::Sender<Vec<ZmqMessage>>,
+    stopping: &AtomicBool,
+) -> anyhow::Result<()> {
+    let mut from = ("to", Value::from("newest"));
+    loop {
+        let is_last = stopping.load(Ordering::Relaxed);
+        let wait_ms = if is_last { 0 } else { ZMQ_POLL.as_millis() };
+        let request = args([
+            from,
+            ("limit", Value::from(ZMQ_BATCH_EVENTS as u64)),
+            ("wait_ms", Value::from(u64::try_from(wait_ms)?)),
+        ]);
+        let answer = client.call_packed("events_follow", request)?;
+        let events = msgpack::get(&answer, "events").context("an answer without events")?;
+        let next =
+            msgpack::get(&answer, "next").and_then(msgpack::as_int).context("an answer without position")?;
+        let batch: Vec<ZmqMessage> = msgpack::elements(events).filter_map(message).collect();
+        let is_empty = batch.is_empty();
+        if to.blocking_send(batch).is_err() || is_last && is_empty {
+            return Ok(());
+        }
+        from = ("seq", Value::from(next));
+    }
+}
+
+/// Tag, two newlines and data.
+fn message(event: &[u8]) -> Option<ZmqMessage> {
+    let tag = msgpack::as_text(msgpack::get(event, "tag")?)?;
+    let data = msgpack::get(event, "data")?;
+    let mut bytes = Vec::with_capacity(tag.len() + 2 + data.len());
+    bytes.extend_from_slice(tag.as_bytes());
+    bytes.extend_from_slice(b"\n\n");
+    bytes.extend_from_slice(data);
+    Some(bytes.into())
+}
+
+/// Waits until subscribers have read what is queued for them: the crate's tasks end when their queues are empty.
+pub(super) fn flush(runtime: &Runtime) {
+    let deadline = Instant::now() + ZMQ_FLUSH_TIMEOUT;
+    while runtime.metrics().num_alive_tasks() > TASKS_OF_THE_LISTENER && Instant::now() < deadline {
+        runtime.block_on(sleep(ZMQ_QUIET / 10));
+    }
+}
