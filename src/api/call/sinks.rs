@@ -27,12 +27,13 @@ struct SeekArgs {
     start: StartArgs,
 }
 
-/// Dead letters of a sink: these, or all.
+/// Dead letters of a sink: these, or all. Each is named by the event's id or its sequence number.
 #[derive(Deserialize)]
 struct LettersArgs {
     name: String,
-    seqs: Option<Vec<u64>>,
-    after: Option<u64>,
+    ids: Option<Vec<String>>,
+    /// The `next` of the page before.
+    after: Option<(u64, String)>,
 }
 
 fn refused(error: SinkError) -> CallError {
@@ -131,11 +132,11 @@ pub(super) fn seek(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
 
 /// A page of dead letters, by sequence number.
 pub(super) fn dead_letters(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let LettersArgs { name, seqs, after } = typed(args)?;
+    let LettersArgs { name, ids, after } = typed(args)?;
     let mut letters = ctx.engines.dead_letters(&name).map_err(refused)?;
     letters.retain(|letter| {
-        seqs.as_ref().is_none_or(|seqs| seqs.contains(&letter.seq))
-            && after.is_none_or(|after| letter.seq > after)
+        ids.as_ref().is_none_or(|ids| ids.iter().any(|id| letter.is(id)))
+            && after.as_ref().is_none_or(|(seq, id)| (letter.seq, letter.id.as_str()) > (*seq, id))
     });
     let (mut rows, mut bytes, mut last) = (Vec::new(), 0, None);
     let total = letters.len();
@@ -145,7 +146,7 @@ pub(super) fn dead_letters(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallEr
             break;
         }
         rows.push(letter_row(letter));
-        last = Some(letter.seq);
+        last = Some((letter.seq, letter.id.as_str()));
     }
     let more = rows.len() < total;
     document(json!({ "dead_letters": rows, "more": more, "next": last.filter(|_| more) }))
@@ -168,13 +169,13 @@ fn letter_row(letter: &DeadLetter) -> Json {
 }
 
 pub(super) fn retry(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let LettersArgs { name, seqs, .. } = typed(args)?;
-    let count = ctx.engines.retry_dead_letters(&name, seqs.as_deref()).map_err(refused)?;
+    let LettersArgs { name, ids, .. } = typed(args)?;
+    let count = ctx.engines.retry_dead_letters(&name, ids.as_deref()).map_err(refused)?;
     document(json!({ "name": name, "count": count }))
 }
 
 pub(super) fn drop(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let LettersArgs { name, seqs, .. } = typed(args)?;
-    let count = ctx.engines.drop_dead_letters(&name, seqs.as_deref()).map_err(refused)?;
+    let LettersArgs { name, ids, .. } = typed(args)?;
+    let count = ctx.engines.drop_dead_letters(&name, ids.as_deref()).map_err(refused)?;
     document(json!({ "name": name, "count": count }))
 }

@@ -71,8 +71,8 @@ pub(in crate::cli) struct Seek {
 pub(in crate::cli) struct Letter {
     /// The sink's name
     name: String,
-    /// The sequence number of the event
-    seq: u64,
+    /// The id of the event, or its sequence number
+    id: String,
 }
 
 /// Some or all dead letters.
@@ -80,21 +80,24 @@ pub(in crate::cli) struct Letter {
 pub(in crate::cli) struct Letters {
     /// The sink's name
     name: String,
-    /// Sequence numbers of events
-    seq: Vec<u64>,
+    /// Ids of events, or their sequence numbers
+    id: Vec<String>,
     /// All dead letters of the sink
-    #[arg(long, conflicts_with = "seq")]
+    #[arg(long, conflicts_with = "id")]
     all: bool,
 }
 
 impl Letters {
     /// The arguments of a call.
     fn args(&self) -> anyhow::Result<Json> {
-        if self.seq.is_empty() && !self.all {
-            return Err(BadUsage("read the arguments: give sequence numbers, or --all".to_owned()).into());
+        if self.id.is_empty() && !self.all {
+            return Err(BadUsage(
+                "read the arguments: give ids or sequence numbers of events, or --all".to_owned(),
+            )
+            .into());
         }
-        let seqs = (!self.all).then_some(&self.seq);
-        Ok(json!({ "name": self.name, "seqs": seqs }))
+        let ids = (!self.all).then_some(&self.id);
+        Ok(json!({ "name": self.name, "ids": ids }))
     }
 }
 
@@ -150,7 +153,7 @@ pub(in crate::cli) fn run(global: &Global, verb: Sinks) -> anyhow::Result<()> {
 fn dead_letters(global: &Global, verb: DeadLetters) -> anyhow::Result<()> {
     match verb {
         DeadLetters::List(Name { name }) => list_letters(global, &name),
-        DeadLetters::Show(Letter { name, seq }) => show_letter(global, &name, seq),
+        DeadLetters::Show(Letter { name, id }) => show_letter(global, &name, &id),
         DeadLetters::Retry(letters) => {
             change(global, "sink_retry", letters.args()?, "retry dead letters", |answer| {
                 let count = answer.leaf("count");
@@ -301,11 +304,11 @@ fn list_letters(global: &Global, name: &str) -> anyhow::Result<()> {
     })
 }
 
-fn show_letter(global: &Global, name: &str, seq: u64) -> anyhow::Result<()> {
-    let args = json!({ "name": name, "seqs": [seq] });
+fn show_letter(global: &Global, name: &str, id: &str) -> anyhow::Result<()> {
+    let args = json!({ "name": name, "ids": [id] });
     let answer = ask::answer(global, "sink_dead_letters", args, "show the dead letter")?;
     let Some(row) = answer.list("dead_letters").first() else {
-        bail!("show the dead letter: sink {name:?} has none with the number {seq}")
+        bail!("show the dead letter: sink {name:?} has none of the event {id:?}")
     };
     show(global.output, row, |out: &mut Output| {
         for (key, value) in row.as_object().into_iter().flatten() {

@@ -27,7 +27,7 @@ pub(super) const KIND: Kind<BoxedEncoder> = Kind {
     build: |given| {
         let Options { rules, tags, item } = options(given)?;
         let item = item.map(|text| Template::new("item", &text)).transpose()?;
-        Ok(Box::new(BeaconEncoder { rules, tags, item }))
+        Ok(Box::new(BeaconEncoder { measurements: Measurements::new(rules, tags), item }))
     },
 };
 
@@ -35,16 +35,20 @@ pub(super) const KIND: Kind<BoxedEncoder> = Kind {
 #[serde(default, deny_unknown_fields)]
 struct Options {
     /// Tried before those of `beacons.yaml`.
-    rules: Vec<Rule>,
+    rules: Rules,
     /// Tags of all measurements.
     tags: BTreeMap<String, Json>,
     /// The template of an item.
     item: Option<String>,
 }
 
+/// Rules of a sink.
+pub(super) type Rules = Vec<Rule>;
+
+/// A rule selects beacons and finds their numbers.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Rule {
+pub(super) struct Rule {
     /// The name of the beacon.
     #[serde(with = "word")]
     beacon: Glob,
@@ -61,7 +65,7 @@ struct Rule {
     skip: Vec<Glob>,
 }
 
-static RULES: LazyLock<Vec<Rule>> = LazyLock::new(|| {
+static RULES: LazyLock<Rules> = LazyLock::new(|| {
     let rules = read_yaml(include_str!("beacons.yaml")).ok().and_then(|rules| read_options(&rules).ok());
     rules.expect("a test reads beacons.yaml")
 });
@@ -69,22 +73,43 @@ static RULES: LazyLock<Vec<Rule>> = LazyLock::new(|| {
 /// Keys of an event that are not values of the beacon.
 const ENVELOPE: [&str; 4] = ["id", "_stamp", "master_id", "beacon_name"];
 
+/// Finds measurements in events.
 #[derive(Debug)]
-struct BeaconEncoder {
-    rules: Vec<Rule>,
+pub(super) struct Measurements {
+    rules: Rules,
     tags: BTreeMap<String, Json>,
-    item: Option<Template>,
 }
 
-impl Encoder for BeaconEncoder {
-    fn encode(&self, event: &Event, items: &mut Vec<Vec<u8>>) -> Result<(), EncodeError> {
-        let Some(("salt/beacon", rest)) = event.tag.split_at_checked(11) else { return Ok(()) };
+/// The measurements of one event.
+pub(super) struct Measured {
+    pub(super) minion: String,
+    beacon: String,
+    /// Tags of each.
+    pub(super) tags: Map<String, Json>,
+    pub(super) list: Vec<Measurement>,
+}
+
+/// A number with its name.
+pub(super) struct Measurement {
+    pub(super) name: String,
+    pub(super) value: Json,
+}
+
+impl Measurements {
+    /// `rules` are tried before those of `beacons.yaml`; `tags` are those of all measurements.
+    pub(super) fn new(rules: Rules, tags: BTreeMap<String, Json>) -> Self {
+        Self { rules, tags }
+    }
+
+    /// The measurements of an event; `None` if it is not of a known beacon.
+    pub(super) fn of(&self, event: &Event) -> Result<Option<Measured>, EncodeError> {
+        let Some(("salt/beacon", rest)) = event.tag.split_at_checked(11) else { return Ok(None) };
         let Some((minion, rest)) = rest.strip_prefix('/').and_then(|rest| rest.split_once('/')) else {
-            return Ok(());
+            return Ok(None);
         };
         let beacon = rest.split('/').next().unwrap_or_default();
         let mut rules = self.rules.iter().chain(RULES.iter());
-        let Some(rule) = rules.find(|rule| rule.beacon.matches(beacon)) else { return Ok(()) };
+        let Some(rule) = rules.find(|rule| rule.beacon.matches(beacon)) else { return Ok(None) };
         let mut data = event.data()?;
         if let Some(fields) = data.as_object_mut() {
             fields.retain(|key, _| !ENVELOPE.contains(&key.as_str()));
@@ -100,45 +125,56 @@ impl Encoder for BeaconEncoder {
         }
         let is_tag = |path: &str| rule.at.is_empty() && rule.tags.values().any(|tag| tag == path);
         numbers.retain(|(path, _)| !is_tag(path) && !rule.skip.iter().any(|glob| glob.matches(path)));
-        for (path, value) in numbers {
+        let named = |(path, value): (String, Json)| Measurement { name: metric(&rule.prefix, &path), value };
+        let list = numbers.into_iter().map(named).collect();
+        Ok(Some(Measured { minion: minion.to_owned(), beacon: beacon.to_owned(), tags, list }))
+    }
+}
+
+#[derive(Debug)]
+struct BeaconEncoder {
+    measurements: Measurements,
+    item: Option<Template>,
+}
+
+impl Encoder for BeaconEncoder {
+    fn encode(&self, event: &Event, items: &mut Vec<Vec<u8>>) -> Result<(), EncodeError> {
+        let Some(found) = self.measurements.of(event)? else { return Ok(()) };
+        for Measurement { name, value } in &found.list {
             let item = json!({
-                "metric": metric(&rule.prefix, &path),
+                "metric": name,
                 "value": value,
                 "time": event.at.iso(),
                 "unix": event.at.0.div_euclid(1_000_000),
-                "tags": tags,
+                "tags": found.tags,
             });
             items.push(match &self.item {
                 None => bytes_of(&item),
-                Some(template) => self.text(template, item, event, minion, beacon, &tags)?,
+                Some(template) => text(template, item, event, &found)?,
             });
         }
         Ok(())
     }
 }
 
-impl BeaconEncoder {
-    fn text(
-        &self,
-        template: &Template,
-        mut item: Json,
-        event: &Event,
-        minion: &str,
-        beacon: &str,
-        tags: &Map<String, Json>,
-    ) -> Result<Vec<u8>, EncodeError> {
-        if let Some(names) = item.as_object_mut() {
-            let tag_list = tags.iter().map(|(name, value)| match value.as_str() {
-                Some(text) => format!("{name}:{text}"),
-                None => format!("{name}:{value}"),
-            });
-            names.insert("tag_list".to_owned(), tag_list.collect());
-            names.insert("minion".to_owned(), minion.into());
-            names.insert("beacon".to_owned(), beacon.into());
-            names.insert("id".to_owned(), event.id.clone().into());
-        }
-        Ok(template.render(item)?.trim().as_bytes().to_vec())
+/// The text of the template for one measurement.
+fn text(
+    template: &Template,
+    mut item: Json,
+    event: &Event,
+    found: &Measured,
+) -> Result<Vec<u8>, EncodeError> {
+    if let Some(names) = item.as_object_mut() {
+        let tag_list = found.tags.iter().map(|(name, value)| match value.as_str() {
+            Some(text) => format!("{name}:{text}"),
+            None => format!("{name}:{value}"),
+        });
+        names.insert("tag_list".to_owned(), tag_list.collect());
+        names.insert("minion".to_owned(), found.minion.as_str().into());
+        names.insert("beacon".to_owned(), found.beacon.as_str().into());
+        names.insert("id".to_owned(), event.id.as_str().into());
     }
+    Ok(template.render(item)?.trim().as_bytes().to_vec())
 }
 
 /// The numbers in a value, each with its dotted path.

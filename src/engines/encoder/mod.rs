@@ -2,6 +2,7 @@
 
 mod beacons;
 mod json;
+mod otlp;
 mod states;
 mod template;
 
@@ -30,7 +31,8 @@ pub enum EncodeError {
 pub type BoxedEncoder = Box<dyn Encoder>;
 
 /// All encoders.
-pub const ENCODERS: &[Kind<BoxedEncoder>] = &[json::KIND, template::KIND, states::KIND, beacons::KIND];
+pub const ENCODERS: &[Kind<BoxedEncoder>] =
+    &[json::KIND, template::KIND, states::KIND, beacons::KIND, otlp::LOGS, otlp::METRICS];
 
 /// The compact text of a JSON value.
 fn bytes_of(value: &serde_json::Value) -> Vec<u8> {

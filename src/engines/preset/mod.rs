@@ -29,6 +29,7 @@ const PRESETS: &[(&str, &str)] = &[
     ("loki", include_str!("logs/loki.yaml")),
     ("mattermost", include_str!("message/mattermost.yaml")),
     ("otlp_logs", include_str!("logs/otlp_logs.yaml")),
+    ("otlp_metrics", include_str!("metrics/otlp_metrics.yaml")),
     ("slack", include_str!("message/slack.yaml")),
     ("sns", include_str!("queue/sns.yaml")),
     ("splunk", include_str!("logs/splunk.yaml")),

@@ -1,6 +1,6 @@
 //! Delivery of one batch: requests of limited size, repeated until the destination has accepted or rejected each item.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -12,7 +12,6 @@ use crate::engines::dead_letters::DeadLetters;
 use crate::engines::event::Event;
 use crate::engines::settings::SinkSettings;
 use crate::engines::transport::{DeliverError, Item, RequestLimits, Transport};
-use crate::model::SeqNo;
 
 /// What all deliveries of a sink share.
 pub(super) struct DeliverContext {
@@ -23,10 +22,11 @@ pub(super) struct DeliverContext {
     pub(super) clock: Clock,
 }
 
-/// The events of a batch, and which of them were rejected.
+/// What the deliveries of a batch share.
+#[derive(Default)]
 pub(super) struct Batch {
-    pub(super) events: BTreeMap<SeqNo, Event>,
-    pub(super) rejected: Mutex<BTreeSet<SeqNo>>,
+    /// The ids of events that are dead letters now.
+    pub(super) rejected: Mutex<HashSet<String>>,
     /// The number of seeks when it was fetched.
     pub(super) moves: u64,
 }
@@ -74,7 +74,7 @@ impl DeliverContext {
                             reason = one.reason;
                             later.push(item.clone());
                         } else {
-                            self.dead_letter(batch, item.seq, &one.reason)?;
+                            self.dead_letter(batch, &item.event, &one.reason)?;
                         }
                     }
                     if !later.is_empty() {
@@ -84,8 +84,8 @@ impl DeliverContext {
                 }
                 Err(DeliverError::Refused { reason }) if request.len() == 1 => {
                     backoff.reset();
-                    let seq = request.first().map(|item| item.seq);
-                    seq.map_or(Ok(()), |seq| self.dead_letter(batch, seq, &reason))?;
+                    let item = request.first();
+                    item.map_or(Ok(()), |item| self.dead_letter(batch, &item.event, &reason))?;
                 }
                 Err(DeliverError::Refused { reason }) => {
                     tracing::debug!(
@@ -139,9 +139,8 @@ impl DeliverContext {
     }
 
     /// Makes an event a dead letter, once. Waits while that is not possible.
-    pub(super) fn dead_letter(&self, batch: &Batch, seq: SeqNo, reason: &str) -> Result<(), Interrupt> {
-        let Some(event) = batch.events.get(&seq) else { return Ok(()) };
-        if !batch.rejected.lock().insert(seq) {
+    pub(super) fn dead_letter(&self, batch: &Batch, event: &Event, reason: &str) -> Result<(), Interrupt> {
+        if !batch.rejected.lock().insert(event.id.clone()) {
             return Ok(());
         }
         let mut backoff = Backoff::new(self.settings.retry);
@@ -150,12 +149,18 @@ impl DeliverContext {
                 Ok(()) => break,
                 Err(error) => {
                     let stored = self.fail(batch, &error.to_string(), &mut backoff, None);
-                    stored.inspect_err(|_| _ = batch.rejected.lock().remove(&seq))?;
+                    stored.inspect_err(|_| _ = batch.rejected.lock().remove(&event.id))?;
                 }
             }
         }
         self.state.counters.dead_lettered.add(1);
-        tracing::warn!(sink = self.settings.name, %seq, tag = event.tag, reason, "event dead-lettered");
+        tracing::warn!(
+            sink = self.settings.name,
+            id = event.id,
+            tag = event.tag,
+            reason,
+            "event dead-lettered"
+        );
         Ok(())
     }
 }

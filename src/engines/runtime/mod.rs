@@ -105,7 +105,7 @@ pub struct SinkStatus {
 #[derive(Debug, Clone)]
 pub struct TestResult {
     /// The event that was sent.
-    pub event: Event,
+    pub event: Arc<Event>,
     /// Number of its items.
     pub items: usize,
     /// Request and answer.
@@ -281,20 +281,21 @@ impl Engines {
             entry.body = redacted.unwrap_or(entry.body);
         }
         let id = parts.feed.id_of(&entry);
-        let event = Event::new(entry, id, &self.deps.master_id);
+        let event = Arc::new(Event::new(entry, id, &self.deps.master_id));
+        let mut count = 0;
         let mut encoded = Vec::new();
         let mut transcript = Transcript::default();
         let error = match settings.encoder.1.encode(&event, &mut encoded) {
             Err(error) => Some(error.to_string()),
             Ok(()) if encoded.is_empty() => Some("the encoder makes no item of this event".to_owned()),
             Ok(()) => {
-                let items = encoded.drain(..).map(|bytes| Item { seq: event.seq, bytes });
-                let items: Vec<_> = items.take(settings.limits.count).collect();
+                let mut items: Vec<_> = Item::of(&event, std::mem::take(&mut encoded)).collect();
+                items.truncate(settings.limits.count);
+                count = items.len();
                 let around =
                     transport::Dependencies { clock: self.deps.clock.clone(), fs: self.deps.fs.clone() };
                 let mut transport = settings.transport.1.open(&around);
                 let result = transport.deliver(&items, Some(&mut transcript));
-                encoded = items.into_iter().map(|item| item.bytes).collect();
                 match result {
                     Ok(rejected) => rejected.into_iter().next().map(|one| one.reason),
                     Err(DeliverError::Retry { reason, .. } | DeliverError::Refused { reason }) => {
@@ -303,7 +304,7 @@ impl Engines {
                 }
             }
         };
-        Ok(TestResult { event, items: encoded.len(), transcript, error })
+        Ok(TestResult { event, items: count, transcript, error })
     }
 
     /// Checks that the destination of each sink is reachable: name, and what was found.
@@ -323,17 +324,18 @@ impl Engines {
     }
 
     /// Delivers dead letters again, all or these; returns how many. Those that are rejected again stay.
-    pub fn retry_dead_letters(&self, name: &str, seqs: Option<&[u64]>) -> Result<usize, SinkError> {
+    pub fn retry_dead_letters(&self, name: &str, ids: Option<&[String]>) -> Result<usize, SinkError> {
         let (_, state, parts) = self.find(name)?;
-        let mut wanted: Vec<u64> = parts.dead_letters.all().into_iter().map(|letter| letter.seq).collect();
-        wanted.retain(|seq| seqs.is_none_or(|seqs| seqs.contains(seq)));
+        let mut wanted = parts.dead_letters.all();
+        wanted.retain(|letter| ids.is_none_or(|ids| ids.iter().any(|id| letter.is(id))));
+        let wanted: Vec<String> = wanted.into_iter().map(|letter| letter.id).collect();
         state.retry_dead_letters(&wanted);
         Ok(wanted.len())
     }
 
     /// Deletes dead letters, all or these; returns how many.
-    pub fn drop_dead_letters(&self, name: &str, seqs: Option<&[u64]>) -> Result<usize, SinkError> {
-        Ok(self.find(name)?.2.dead_letters.remove(seqs)?)
+    pub fn drop_dead_letters(&self, name: &str, ids: Option<&[String]>) -> Result<usize, SinkError> {
+        Ok(self.find(name)?.2.dead_letters.remove(ids)?)
     }
 
     /// Stops all sinks. A delivery that does not end in time is repeated by the next start.

@@ -2,13 +2,11 @@
 //!
 //! A *lane* is one of the parallel deliveries. With the order `minion`, all events of a minion take the same lane.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
-
-use parking_lot::Mutex;
 
 use super::Redact;
 use super::backoff::Backoff;
@@ -19,7 +17,6 @@ use crate::engines::event::Event;
 use crate::engines::feed::{Feed, FeedError};
 use crate::engines::settings::SinkOrder;
 use crate::engines::transport::{Item, Transport};
-use crate::model::SeqNo;
 use crate::store::StoredEntry;
 
 /// A sink, as its thread owns it.
@@ -128,13 +125,13 @@ impl Sink {
     }
 
     /// Delivers dead letters again. Those that are rejected again stay.
-    fn retry(&mut self, seqs: &[u64], moves: u64) -> Result<(), Interrupt> {
+    fn retry(&mut self, ids: &[String], moves: u64) -> Result<(), Interrupt> {
         let letters = self.context.dead_letters.clone();
-        let wanted = letters.all().into_iter().filter(|letter| seqs.contains(&letter.seq));
+        let wanted = letters.all().into_iter().filter(|letter| ids.contains(&letter.id));
         let events: Vec<_> = wanted.map(|letter| letter.event()).collect();
-        let tried: Vec<u64> = events.iter().map(|event| event.seq.0).collect();
+        let tried: Vec<String> = events.iter().map(|event| event.id.clone()).collect();
         let rejected = self.deliver(events, moves)?;
-        let accepted: Vec<u64> = tried.into_iter().filter(|seq| !rejected.contains(&SeqNo(*seq))).collect();
+        let accepted: Vec<String> = tried.into_iter().filter(|id| !rejected.contains(id)).collect();
         if let Err(error) = letters.remove(Some(&accepted)) {
             tracing::error!(sink = self.context.settings.name, %error, "delivered dead letters not removed");
             self.context.state.failed(self.context.clock.now(), &error.to_string());
@@ -142,34 +139,27 @@ impl Sink {
         Ok(())
     }
 
-    /// Encodes and delivers events; returns those that are dead letters now.
-    fn deliver(&mut self, events: Vec<Event>, moves: u64) -> Result<BTreeSet<SeqNo>, Interrupt> {
+    /// Encodes and delivers events; returns the ids of those that are dead letters now.
+    fn deliver(&mut self, events: Vec<Event>, moves: u64) -> Result<HashSet<String>, Interrupt> {
         let (context, lanes) = (&self.context, self.lanes.len());
         let mut items: Vec<Vec<Item>> = (0..lanes).map(|_| Vec::new()).collect();
-        let mut failed = Vec::new();
+        let batch = Batch { moves, ..Batch::default() };
         let (mut without_items, total) = (0, events.len() as u64);
-        let mut encoded = Vec::new();
-        for (n, event) in events.iter().enumerate() {
-            match context.settings.encoder.1.encode(event, &mut encoded) {
-                Ok(()) if encoded.is_empty() => without_items += 1,
-                Ok(()) => {}
-                Err(error) => {
-                    encoded.clear();
-                    failed.push((event.seq, error.to_string()));
-                }
+        for (n, event) in events.into_iter().enumerate() {
+            let event = Arc::new(event);
+            let mut encoded = Vec::new();
+            if let Err(error) = context.settings.encoder.1.encode(&event, &mut encoded) {
+                context.dead_letter(&batch, &event, &error.to_string())?;
+                continue;
             }
+            without_items += u64::from(encoded.is_empty());
             let lane = match context.settings.order {
                 SinkOrder::Minion => lane_of(&event.minion, lanes),
                 SinkOrder::None => n % lanes.max(1),
             };
             if let Some(lane) = items.get_mut(lane) {
-                lane.extend(encoded.drain(..).map(|bytes| Item { seq: event.seq, bytes }));
+                lane.extend(Item::of(&event, encoded));
             }
-        }
-        let events: BTreeMap<SeqNo, Event> = events.into_iter().map(|event| (event.seq, event)).collect();
-        let batch = Batch { events, rejected: Mutex::default(), moves };
-        for (seq, reason) in failed {
-            context.dead_letter(&batch, seq, &reason)?;
         }
         let mut work: Vec<_> =
             self.lanes.iter_mut().zip(items).filter(|(_, items)| !items.is_empty()).collect();

@@ -105,7 +105,7 @@ struct Requests {
     /// Number of seeks.
     moves: u64,
     /// Sequence numbers of dead letters to deliver again.
-    retries: Vec<u64>,
+    retries: Vec<String>,
 }
 
 /// The latest events of a sink's life.
@@ -177,12 +177,12 @@ impl SinkState {
         self.requests.lock().moves
     }
 
-    pub(super) fn retry_dead_letters(&self, seqs: &[u64]) {
-        self.requests.lock().retries.extend_from_slice(seqs);
+    pub(super) fn retry_dead_letters(&self, ids: &[String]) {
+        self.requests.lock().retries.extend_from_slice(ids);
         self.changed.notify_all();
     }
 
-    pub(super) fn take_retries(&self) -> Vec<u64> {
+    pub(super) fn take_retries(&self) -> Vec<String> {
         std::mem::take(&mut self.requests.lock().retries)
     }
 

@@ -89,10 +89,6 @@ impl Destination for ExecDestination {
         let bytes = usize::try_from(MIB).unwrap_or(usize::MAX);
         RequestLimits { count: 500, bytes, time: Duration::ZERO }
     }
-
-    fn concurrency_max(&self) -> usize {
-        crate::base::limits::SINK_CONCURRENCY_MAX
-    }
 }
 
 struct ExecTransport {

@@ -5,17 +5,24 @@
 //! [`Transport::deliver`] returns `Ok` only if the destination has accepted each item that is not among the rejected ones. An error may leave
 //! any of them accepted: the caller delivers them again.
 
+mod block_on;
 mod exec;
 mod file;
 mod http;
+mod journald;
+mod nats;
+mod postgres;
+mod syslog;
+mod tls;
 
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Kind;
+use super::event::Event;
 use crate::base::clock::Clock;
-use crate::base::limits::SINK_REASON_BYTES_MAX;
+use crate::base::limits::{SINK_CONCURRENCY_MAX, SINK_REASON_BYTES_MAX};
 use crate::model::SeqNo;
 use crate::store::vfs::Fs;
 
@@ -23,9 +30,30 @@ use crate::store::vfs::Fs;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Item {
     /// The event that it comes from.
-    pub seq: SeqNo,
+    pub event: Arc<Event>,
+    /// Its index among the items of the event; `None` if it is the only one.
+    pub part: Option<usize>,
     /// Its text.
     pub bytes: Vec<u8>,
+}
+
+impl Item {
+    /// The sequence number of the event.
+    pub fn seq(&self) -> SeqNo {
+        self.event.seq
+    }
+
+    /// Identifies the item: the event's id, followed by `:<part>` if the event has several items.
+    pub fn id(&self) -> String {
+        self.part.map_or_else(|| self.event.id.clone(), |part| format!("{}:{part}", self.event.id))
+    }
+
+    /// The items of an event.
+    pub fn of(event: &Arc<Event>, encoded: Vec<Vec<u8>>) -> impl Iterator<Item = Self> {
+        let is_only = encoded.len() == 1;
+        let item = move |(n, bytes)| Self { event: event.clone(), part: (!is_only).then_some(n), bytes };
+        encoded.into_iter().enumerate().map(item)
+    }
 }
 
 /// An item that the destination did not accept.
@@ -125,14 +153,22 @@ pub trait Destination: Send + Sync + Debug {
     fn limits(&self) -> RequestLimits;
 
     /// The largest number of parallel deliveries.
-    fn concurrency_max(&self) -> usize;
+    fn concurrency_max(&self) -> usize {
+        SINK_CONCURRENCY_MAX
+    }
+
+    /// The only encoder that it accepts, if it reads more of an event than the item.
+    fn encoder(&self) -> Option<&'static str> {
+        None
+    }
 }
 
 /// The built settings of a transport.
 pub type BoxedDestination = Box<dyn Destination>;
 
 /// All transports.
-pub const TRANSPORTS: &[Kind<BoxedDestination>] = &[file::KIND, http::KIND, exec::KIND];
+pub const TRANSPORTS: &[Kind<BoxedDestination>] =
+    &[file::KIND, http::KIND, exec::KIND, syslog::KIND, journald::KIND, postgres::KIND, nats::KIND];
 
 /// The beginning of a reason, within [`SINK_REASON_BYTES_MAX`].
 pub(super) fn shortened(text: &str) -> String {
@@ -145,6 +181,7 @@ pub(super) fn shortened(text: &str) -> String {
 pub(super) mod tests {
     use super::*;
     use crate::config::read_yaml;
+    use crate::engines::event::tests::event;
 
     /// Opens a transport with options as YAML.
     pub(in crate::engines) fn open(
@@ -157,7 +194,10 @@ pub(super) mod tests {
 
     /// Items with these texts; sequence numbers from 1.
     pub(in crate::engines) fn items(texts: &[&str]) -> Vec<Item> {
-        let item = |(n, text): (u64, &&str)| Item { seq: SeqNo(n), bytes: text.as_bytes().to_vec() };
+        let item = |(n, text): (u64, &&str)| {
+            let event = Arc::new(event(n, "test/tag", "web1", serde_json::json!({ "n": n })));
+            Item { event, part: None, bytes: text.as_bytes().to_vec() }
+        };
         (1..).zip(texts).map(item).collect()
     }
 
@@ -174,6 +214,16 @@ pub(super) mod tests {
             assert!(error.problem.contains("unknown_option"), "{}: {error:?}", kind.name);
             assert!(page.contains(&format!("\n### `{}`\n\n{}", kind.name, kind.doc)), "{}", kind.name);
         }
+    }
+
+    #[test]
+    fn the_items_of_an_event_have_distinct_ids() {
+        let event = Arc::new(event(3, "t", "m", serde_json::json!({})));
+        let ids = |count: usize| {
+            Item::of(&event, vec![Vec::new(); count]).map(|item| item.id()).collect::<Vec<_>>()
+        };
+        assert_eq!(ids(1), ["store:3"]);
+        assert_eq!(ids(2), ["store:3:0", "store:3:1"]);
     }
 
     #[test]

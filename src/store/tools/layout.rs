@@ -13,8 +13,40 @@ use crate::store::segment::rewrite::SEALED;
 use crate::store::vfs::open_to_read;
 use crate::store::{StoreError, format};
 
-/// Files in a state directory that are copied whole: neither derived from the log nor part of it.
+/// Files in a state directory that are copied whole: neither derived from the log nor part of it. So are the dead letters of sinks.
 pub const SMALL_FILES: [&str; 3] = ["FORMAT", "HOLDS", "CONSUMERS"];
+
+/// The directory of dead letters.
+pub const SINKS_DIR: &str = "sinks";
+
+/// Whether a name within a state directory is that of a small file.
+pub fn is_small_file(name: &str) -> bool {
+    let is_dead_letters = || {
+        let sink = name.strip_prefix("sinks/").and_then(|file| file.strip_suffix(".dead"));
+        sink.is_some_and(|sink| !sink.is_empty() && !sink.contains(['/', '.', ' ']))
+    };
+    SMALL_FILES.contains(&name) || is_dead_letters()
+}
+
+/// The names of the small files that may exist in a state directory: all fixed ones, and the existing dead letters.
+pub fn small_files(dir: &Path) -> Result<Vec<String>, StoreError> {
+    let mut names: Vec<String> = SMALL_FILES.map(ToOwned::to_owned).to_vec();
+    let sinks = dir.join(SINKS_DIR);
+    if sinks.is_dir() {
+        let found = files::list(&sinks)?.into_iter().map(|path| format!("{SINKS_DIR}/{}", name_of(&path)));
+        names.extend(found.filter(|name| is_small_file(name)));
+    }
+    Ok(names)
+}
+
+/// Writes a small file into a state directory.
+pub fn write_small_file(dir: &Path, name: &str, text: &str) -> Result<(), StoreError> {
+    let path = dir.join(name);
+    if name.contains('/') {
+        files::make_dir(&dir.join(SINKS_DIR))?;
+    }
+    files::write_small(&path, text)
+}
 
 /// A segment on disk.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

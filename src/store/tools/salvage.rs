@@ -153,7 +153,7 @@ pub fn salvage(
 /// Whether a name is that of a small file of a store or a backup.
 fn is_small(name: &str) -> bool {
     let name = name.split(['-', '.']).next().unwrap_or_default();
-    ["LOCK", "SEQUENCE", "CLOCK", "MANIFEST", "UNFINISHED"].contains(&name)
+    ["LOCK", "SEQUENCE", "CLOCK", "MANIFEST", "UNFINISHED", layout::SINKS_DIR].contains(&name)
         || layout::SMALL_FILES.contains(&name)
 }
 
@@ -179,7 +179,7 @@ fn collect(root: &Path, dir: &Path, found: &mut Vec<InputFile>) -> Result<(), St
         if kind.is_dir() {
             let is_sled = matches!(name, "index" | "index.tmp")
                 || path.join("conf").is_file() && path.join("db").is_file();
-            if !is_sled && name != "trash" {
+            if !is_sled && name != "trash" && !(dir == root && name == layout::SINKS_DIR) {
                 collect(root, &path, found)?;
             }
             continue;
@@ -478,9 +478,9 @@ fn finish(from: &Path, to: &Path, last: SeqNo, store_id: u64) -> Result<(), Stor
     let reserved = files::text(&from.join("SEQUENCE"))?.and_then(|text| text.trim_end().parse::<u64>().ok());
     let next = reserved.unwrap_or(0).max(last.next().0);
     files::write_small(&to.join("SEQUENCE"), &format!("{next}\n"))?;
-    for name in layout::SMALL_FILES.into_iter().filter(|name| *name != "FORMAT") {
+    for name in layout::small_files(from)?.iter().filter(|name| *name != "FORMAT") {
         if let Some(text) = small(from, name)? {
-            files::write_small(&to.join(name), &text)?;
+            layout::write_small_file(to, name, &text)?;
         }
     }
     files::write_small(&to.join("FORMAT"), &format::format_text(store_id))

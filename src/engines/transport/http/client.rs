@@ -1,21 +1,22 @@
 //! The connection to one HTTP service: TLS, secrets, one request at a time.
 
 use std::io::Write as _;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::crypto::ring::default_provider;
+use rustls::pki_types::CertificateDer;
 use ureq::Agent;
 use ureq::http::{Request, Response};
-use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConfig, parse_pem};
+use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
 
 use super::auth::Signer;
-use super::{Answer, Header, HttpDestination, RequestCompression, Tls};
+use super::{Answer, Header, HttpDestination, RequestCompression};
 use crate::base::clock::Micros;
 use crate::base::limits::SINK_ANSWER_BYTES_MAX;
 use crate::engines::secret::Revealed;
-use crate::engines::transport::{Transcript, shortened};
+use crate::engines::transport::Transcript;
+use crate::engines::transport::tls::Tls;
 
 /// Timeout for a connection, its TLS included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -88,7 +89,7 @@ impl Client {
                 Ok(answer) => {
                     let head = answer.headers.iter().map(|(name, value)| format!("{name}: {value}\n"));
                     let head = head.collect::<String>();
-                    self.scrub(&format!("{}\n{head}\n{}", answer.status, shortened(&answer.body)))
+                    self.scrub(&format!("{}\n{head}\n{}", answer.status, answer.text()))
                 }
                 Err(error) => error.clone(),
             };
@@ -101,12 +102,11 @@ impl Client {
         let text = |value: &ureq::http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
         let headers: Vec<_> =
             answer.headers().iter().map(|(name, value)| (name.as_str().to_owned(), text(value))).collect();
-        let retry_after = answer.headers().get("retry-after").map(text);
-        let body = answer.body_mut().with_config().limit(SINK_ANSWER_BYTES_MAX).lossy_utf8(true);
-        let body = body.read_to_string();
-        let body = body
+        let body = answer.body_mut().with_config().limit(SINK_ANSWER_BYTES_MAX);
+        let bytes = body.read_to_vec();
+        let bytes = bytes
             .map_err(|error| self.scrub(&format!("status {status}, but its text is unreadable: {error}")))?;
-        Ok(Answer { status, headers, retry_after, body })
+        Ok(Answer { status, headers, bytes })
     }
 
     /// Whether there is an HTTP service at the address.
@@ -137,46 +137,22 @@ fn gzip(body: &[u8]) -> std::io::Result<Vec<u8>> {
 }
 
 fn tls(settings: &Tls) -> Result<TlsConfig, String> {
-    let roots = match &settings.ca {
-        Some(path) => certificates(path)?,
-        None => {
-            let found = rustls_native_certs::load_native_certs();
-            if found.certs.is_empty() {
-                let errors = found.errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-                return Err(format!("no certificate of an authority on this machine: {errors}; set tls.ca"));
-            }
-            found.certs.iter().map(|certificate| Certificate::from_der(certificate).to_owned()).collect()
-        }
-    };
-    let client = match (&settings.certificate, &settings.key) {
-        (Some(certificate), Some(key)) => {
-            let bytes = read(key)?;
-            let key = PrivateKey::from_pem(&bytes).map_err(|error| format!("{}: {error}", key.display()))?;
-            Some(ClientCert::new_with_certs(&certificates(certificate)?, key))
+    let own = |certificate: &CertificateDer<'_>| Certificate::from_der(certificate).to_owned();
+    let roots: Vec<_> = settings.authorities()?.iter().map(own).collect();
+    let identity = match (settings.identity()?, &settings.key) {
+        (Some((chain, _)), Some(path)) => {
+            // ureq takes keys as PEM only.
+            let bytes =
+                std::fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+            let key = PrivateKey::from_pem(&bytes).map_err(|error| format!("{}: {error}", path.display()))?;
+            let chain: Vec<_> = chain.iter().map(own).collect();
+            Some(ClientCert::new_with_certs(&chain, key))
         }
         _ => None,
     };
     let config = TlsConfig::builder()
         .root_certs(RootCerts::Specific(Arc::new(roots)))
-        .client_cert(client)
+        .client_cert(identity)
         .unversioned_rustls_crypto_provider(Arc::new(default_provider()));
     Ok(config.build())
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, String> {
-    std::fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
-}
-
-/// The certificates of a PEM file.
-fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>, String> {
-    let bytes = read(path)?;
-    let mut found = Vec::new();
-    for item in parse_pem(&bytes) {
-        if let PemItem::Certificate(certificate) =
-            item.map_err(|error| format!("{}: {error}", path.display()))?
-        {
-            found.push(certificate);
-        }
-    }
-    if found.is_empty() { Err(format!("{} has no certificate", path.display())) } else { Ok(found) }
 }

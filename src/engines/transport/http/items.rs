@@ -1,10 +1,12 @@
 //! Errors of single items in the answer of a bulk request.
 
+use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceResponse;
+use prost::Message as _;
 use serde::Deserialize;
 use serde_json::Value as Json;
 
 use crate::engines::template::at_path;
-use crate::engines::transport::{Item, Rejected, shortened};
+use crate::engines::transport::{DeliverError, Item, Rejected, shortened};
 
 /// Where an answer has the result of each item. Paths are dotted; `*` is the only member.
 #[derive(Debug, Clone, Deserialize)]
@@ -46,7 +48,7 @@ impl ItemErrors {
                 None => n,
                 Some(path) => {
                     let id = at_path(result, path).map(text).unwrap_or_default();
-                    let found = items.iter().position(|item| item.seq.0.to_string() == id);
+                    let found = items.iter().position(|item| item.seq().0.to_string() == id);
                     found.ok_or_else(|| format!("the answer has a result for the unknown item {id:?}"))?
                 }
             };
@@ -68,6 +70,24 @@ impl ItemErrors {
             rejected.push(Rejected { index, reason, is_temporary: !is_permanent });
         }
         Ok(rejected)
+    }
+}
+
+/// The answer of an OTLP receiver, which has the number of rejected records but not which. A rejected item alone is found by dividing the
+/// request. Answers for logs and metrics have the same fields.
+pub(super) fn partial_success(items: &[Item], answer: &[u8]) -> Result<Vec<Rejected>, DeliverError> {
+    let answer = ExportLogsServiceResponse::decode(answer)
+        .map_err(|error| DeliverError::retry(format_args!("the answer is not one of OTLP: {error}")))?;
+    match answer.partial_success {
+        Some(part) if part.rejected_log_records > 0 => {
+            let reason = format!("{} records rejected: {}", part.rejected_log_records, part.error_message);
+            let reason = shortened(&reason);
+            if items.len() > 1 {
+                return Err(DeliverError::Refused { reason });
+            }
+            Ok(vec![Rejected { index: 0, reason, is_temporary: false }])
+        }
+        _ => Ok(Vec::new()),
     }
 }
 
@@ -118,5 +138,19 @@ mod tests {
         assert_eq!(find(errors.clone(), &json!({"Successful": []})).unwrap(), []);
         let unknown = json!({"Failed": [{"Id": "9"}]});
         assert_eq!(find(errors, &unknown).unwrap_err(), "the answer has a result for the unknown item \"9\"");
+    }
+
+    #[test]
+    fn records_that_an_otlp_receiver_rejects_are_found_by_dividing_the_request() {
+        // partial_success {rejected: 2, error_message: "old"}
+        let answer = b"\x0a\x07\x08\x02\x12\x03old";
+        let refused = partial_success(&items(&["a", "b", "c"]), answer).unwrap_err();
+        assert_eq!(refused, DeliverError::Refused { reason: "2 records rejected: old".to_owned() });
+        let alone = partial_success(&items(&["a"]), answer).unwrap();
+        assert_eq!((alone.len(), alone[0].is_temporary), (1, false));
+        assert_eq!(partial_success(&items(&["a"]), b""), Ok(vec![]));
+        let warning = b"\x0a\x05\x12\x03old";
+        assert_eq!(partial_success(&items(&["a"]), warning), Ok(vec![]), "nothing is rejected");
+        assert!(matches!(partial_success(&items(&["a"]), b"\xff"), Err(DeliverError::Retry { .. })));
     }
 }

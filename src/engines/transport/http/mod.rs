@@ -6,7 +6,7 @@
 //!
 //! | answer | meaning |
 //! |---|---|
-//! | 2xx, or a status in `accept` | delivered, except for the items that [`items::ItemErrors`] finds in the answer |
+//! | 2xx, or a status in `accept` | delivered, except for the items that [`items`] finds in the answer |
 //! | 400, 413, 415, 422 | refused: parts are sent alone until the rejected item is found |
 //! | any other, or none | sent again later; `Retry-After` is honoured |
 
@@ -15,7 +15,6 @@ mod client;
 mod items;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -24,6 +23,7 @@ use serde_json::Value as Json;
 use self::auth::Auth;
 use self::client::Client;
 use self::items::ItemErrors;
+use super::tls::Tls;
 use super::{
     BoxedDestination, DeliverError, Dependencies, Destination, Item, Rejected, RequestLimits, Transcript,
     Transport, shortened,
@@ -101,19 +101,6 @@ enum RequestCompression {
     Gzip,
 }
 
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct Tls {
-    /// Certificates of authorities to trust instead of the machine's.
-    #[serde(with = "word")]
-    ca: Option<PathBuf>,
-    /// The client's certificate and its private key.
-    #[serde(with = "word")]
-    certificate: Option<PathBuf>,
-    #[serde(with = "word")]
-    key: Option<PathBuf>,
-}
-
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Limits {
@@ -166,12 +153,7 @@ impl HttpDestination {
                 return Err(Invalid::new(format!("headers.{name}"), "not a header of HTTP"));
             }
         }
-        if self.tls.certificate.is_some() != self.tls.key.is_some() {
-            return Err(Invalid::new(
-                "tls",
-                "a client's certificate needs its key; give both certificate and key",
-            ));
-        }
+        self.tls.check()?;
         within("timeout", &self.timeout, Duration::from_secs(1)..=Duration::from_secs(600))?;
         within("limits.count", &self.limits.count, 1..)?;
         self.auth.check()
@@ -202,10 +184,6 @@ impl Destination for HttpDestination {
         let Limits { count, bytes, time } = self.limits;
         RequestLimits { count, bytes, time }
     }
-
-    fn concurrency_max(&self) -> usize {
-        crate::base::limits::SINK_CONCURRENCY_MAX
-    }
 }
 
 struct HttpTransport {
@@ -219,8 +197,18 @@ struct HttpTransport {
 struct Answer {
     status: u16,
     headers: Vec<(String, String)>,
-    retry_after: Option<String>,
-    body: String,
+    bytes: Vec<u8>,
+}
+
+impl Answer {
+    fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The beginning of the text.
+    fn text(&self) -> String {
+        shortened(&String::from_utf8_lossy(&self.bytes))
+    }
 }
 
 impl Transport for HttpTransport {
@@ -243,7 +231,7 @@ impl Transport for HttpTransport {
             400 | 413 | 415 | 422 => Err(DeliverError::Refused { reason: reason() }),
             401 | 403 => return Err(DeliverError::retry(reason())),
             _ => {
-                let after = answer.retry_after.as_deref().and_then(|text| pause(text, self.clock.now()));
+                let after = answer.header("retry-after").and_then(|text| pause(text, self.clock.now()));
                 Err(DeliverError::Retry { reason: reason(), after })
             }
         };
@@ -268,8 +256,11 @@ impl HttpTransport {
         items: &[Item],
         answer: &Answer,
     ) -> Result<Vec<Rejected>, DeliverError> {
+        if answer.header("content-type") == Some("application/x-protobuf") {
+            return items::partial_success(items, &answer.bytes);
+        }
         let Some(errors) = &self.settings.item_errors else { return Ok(Vec::new()) };
-        let parsed: Json = serde_json::from_str(&answer.body)
+        let parsed: Json = serde_json::from_slice(&answer.bytes)
             .map_err(|error| DeliverError::retry(format_args!("the answer is not JSON: {error}")))?;
         let rejected = errors.find(items, &parsed).map_err(DeliverError::retry)?;
         let clean = |rejected: Rejected| Rejected { reason: client.scrub(&rejected.reason), ..rejected };
@@ -297,7 +288,7 @@ impl Framing {
 fn reason(answer: &Answer) -> String {
     let name = ureq::http::StatusCode::from_u16(answer.status).ok();
     let name = name.and_then(|status| status.canonical_reason()).unwrap_or_default();
-    let body = shortened(&answer.body);
+    let body = answer.text();
     let line = format!("{} {name}", answer.status);
     if body.is_empty() { line } else { format!("{line}: {body}") }
 }

@@ -216,8 +216,8 @@ fn read_line(line: &str, manifest: &mut Manifest) -> Option<()> {
     let log = manifest.logs.last();
     let log_is_fine = log.is_none_or(|log| is_class_name(&log.class_name) && is_inside(&log.file));
     let small = manifest.smalls.last();
-    let small_is_fine = small
-        .is_none_or(|small| layout::SMALL_FILES.contains(&small.name.as_str()) && is_inside(&small.file));
+    let small_is_fine =
+        small.is_none_or(|small| layout::is_small_file(&small.name) && is_inside(&small.file));
     (log_is_fine && small_is_fine).then_some(())
 }
 

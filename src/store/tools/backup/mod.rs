@@ -4,7 +4,7 @@
 //! backup/
 //!   MANIFEST                           the list of its files (see `manifest`)
 //!   log/<class>/<first-seq>-<n>        copies of logs; n distinguishes copies of one segment
-//!   <name>-<n>                         copies of small files
+//!   <name>-<n>                         copies of small files; `-` stands for `/` in `sinks/<sink>.dead`
 //! ```
 //!
 //! # Invariant
@@ -138,8 +138,8 @@ pub fn backup(
         }
     }
     manifest.logs.sort_by(|a, b| (&a.class_name, a.first_seq).cmp(&(&b.class_name, b.first_seq)));
-    for name in layout::SMALL_FILES {
-        manifest.smalls.extend(small(from, to, name, &before)?);
+    for name in layout::small_files(from)? {
+        manifest.smalls.extend(small(from, to, &name, &before)?);
     }
     for dir in dirs(&tree)? {
         tree.sync(&dir).map_err(io_at("sync the directory", &tree.path(&dir)))?;
@@ -282,7 +282,7 @@ fn small(from: &Path, to: &Path, name: &str, before: &Manifest) -> Result<Option
     if let Some(known) = known.filter(|small| to.join(&small.file).is_file()) {
         return Ok(Some(known.clone()));
     }
-    let file = new_name(to, name, before);
+    let file = new_name(to, &name.replace('/', "-"), before);
     files::write_small(&to.join(&file), &text)?;
     Ok(Some(SmallFile { name: name.to_owned(), file, bytes: text.len() as u64, hash }))
 }
@@ -309,7 +309,7 @@ fn remove_unnamed(tree: &Tree, manifest: &Manifest) -> Result<(), ToolError> {
         logs.chain(manifest.smalls.iter().map(|small| &small.file)).map(Path::new).collect();
     let is_copy = |name: &str| {
         let Some((base, n)) = name.rsplit_once('-') else { return name == UNFINISHED };
-        let ours = format::segment_seq(base).is_some() || layout::SMALL_FILES.contains(&base);
+        let ours = format::segment_seq(base).is_some() || layout::is_small_file(&base.replacen('-', "/", 1));
         ours && n.bytes().all(|b| b.is_ascii_digit())
     };
     for dir in dirs(tree)? {

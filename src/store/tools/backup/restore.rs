@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::manifest::Manifest;
 use crate::store::error::io_at;
-use crate::store::tools::{ToolError, Watch, files};
+use crate::store::tools::{ToolError, Watch, files, layout};
 use crate::store::{StoreError, format};
 
 /// Result of a restore.
@@ -75,7 +75,7 @@ pub fn restore(from: &Path, to: &Path, watch: &mut dyn Watch) -> Result<RestoreR
         let source = from.join(&small.file);
         let text = files::text(&source)?.unwrap_or_default();
         check(&source, xxhash_rust::xxh3::xxh3_128(text.as_bytes()), small.hash)?;
-        files::write_small(&to.join(&small.name), &text)?;
+        layout::write_small_file(to, &small.name, &text)?;
     }
     files::inherit_owner(to)?;
     Ok(RestoreReport { segments: manifest.logs.len() as u64, bytes: total, made: manifest.made })

@@ -425,6 +425,29 @@ fn a_backup_is_restored_and_the_next_one_is_incremental() {
 }
 
 #[test]
+fn dead_letters_are_part_of_a_backup_and_of_a_salvaged_store() {
+    let (dir, state) = a_store();
+    let (to, new) = (dir.path().join("backup"), dir.path().join("new"));
+    fs::create_dir(state.join("sinks")).unwrap();
+    for (name, text) in [("audit.dead", "one\n"), ("a-b_c.dead", "two\n"), ("audit.dead.tmp", "incomplete")] {
+        fs::write(state.join("sinks").join(name), text).unwrap();
+    }
+    back_up(&state, &to, false).unwrap();
+    fs::write(state.join("sinks/audit.dead"), "newer\n").unwrap();
+    back_up(&state, &to, false).unwrap();
+    let copies = walk(&to).into_keys().filter(|path| path.to_string_lossy().contains(".dead-")).count();
+    assert_eq!(copies, 2, "superseded copies are removed");
+    restore(&to, &new, &mut ()).unwrap();
+    let salvaged = dir.path().join("salvaged");
+    salvage(&state, &salvaged, Micros(9), &mut ()).unwrap();
+    for dir in [new, salvaged] {
+        let read = |name: &str| fs::read_to_string(dir.join("sinks").join(name)).unwrap();
+        assert_eq!((read("audit.dead").as_str(), read("a-b_c.dead").as_str()), ("newer\n", "two\n"));
+        assert!(!dir.join("sinks/audit.dead.tmp").exists());
+    }
+}
+
+#[test]
 fn a_backup_beside_a_daemon_has_every_entry_acknowledged_before() {
     let (dir, state) = a_store();
     let (to, new) = (dir.path().join("backup"), dir.path().join("new"));

@@ -1,0 +1,45 @@
+//! Runs asynchronous clients for a transport, which blocks.
+
+use std::future::Future;
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Runtime};
+
+/// A thread on which a client answers its peer also while the sink is idle.
+pub(super) struct ClientThread(Option<Runtime>);
+
+impl ClientThread {
+    pub(super) fn start() -> Result<Self, String> {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .max_blocking_threads(1)
+            .thread_name("sc-sink-client")
+            .enable_all()
+            .build();
+        let runtime = runtime.map_err(|why| format!("cannot start the client's thread: {why}"))?;
+        Ok(Self(Some(runtime)))
+    }
+
+    /// Waits for a result, at most for `timeout`.
+    pub(super) fn wait<T>(&self, timeout: Duration, work: impl Future<Output = T>) -> Result<T, String> {
+        let late = || format!("no answer within {} s", timeout.as_secs());
+        let runtime = self.0.as_ref().ok_or_else(late)?;
+        runtime.block_on(async { tokio::time::timeout(timeout, work).await }).map_err(|_| late())
+    }
+
+    /// Runs work beside the sink.
+    pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        if let Some(runtime) = &self.0 {
+            runtime.spawn(work);
+        }
+    }
+}
+
+impl Drop for ClientThread {
+    /// Waits for nothing: a look-up of a name may take long.
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! The transport `journald`: entries of systemd's journal, by its native protocol.
+//!
+//! ```text
+//! entry   field...                     one datagram; an entry over the socket's limit is sent as a sealed memory file
+//! field   NAME "=" value "\n"          if the value has no newline
+//!         NAME "\n" length value "\n"  length: u64 LE
+//! ```
+//!
+//! `MESSAGE` is the item. journald acknowledges nothing: an entry counts as delivered once the socket has accepted it.
+
+use std::fs::File;
+use std::io::{self, IoSlice, Write as _};
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use serde::Deserialize;
+
+use super::syslog::{Severity, socket_error};
+use super::{
+    BoxedDestination, DeliverError, Dependencies, Destination, Item, Rejected, RequestLimits, Transcript,
+    Transport,
+};
+use crate::engines::kind::{Kind, options};
+use crate::model::word::{self, MIB};
+
+pub(super) const KIND: Kind<BoxedDestination> = Kind {
+    name: "journald",
+    doc: "Entries of systemd's journal with structured fields.",
+    example: "{identifier: salt, severity: info, socket: /run/systemd/journal/socket}",
+    build: |given| Ok(Box::new(options::<JournalDestination>(given)?)),
+};
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JournalDestination {
+    /// The field `SYSLOG_IDENTIFIER`.
+    #[serde(default = "salt")]
+    identifier: String,
+    #[serde(default)]
+    severity: Severity,
+    #[serde(default = "journal_socket", with = "word")]
+    socket: PathBuf,
+}
+
+fn salt() -> String {
+    "salt".to_owned()
+}
+
+fn journal_socket() -> PathBuf {
+    PathBuf::from("/run/systemd/journal/socket")
+}
+
+/// Longest wait while journald reads nothing.
+const SEND_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl Destination for JournalDestination {
+    fn open(&self, _: &Dependencies) -> Box<dyn Transport> {
+        Box::new(JournalTransport { settings: self.clone(), socket: None })
+    }
+
+    fn describe(&self) -> String {
+        self.socket.display().to_string()
+    }
+
+    fn limits(&self) -> RequestLimits {
+        let bytes = usize::try_from(MIB).unwrap_or(usize::MAX);
+        RequestLimits { count: 500, bytes, time: Duration::ZERO }
+    }
+}
+
+struct JournalTransport {
+    settings: JournalDestination,
+    socket: Option<UnixDatagram>,
+}
+
+impl Transport for JournalTransport {
+    fn deliver(
+        &mut self,
+        items: &[Item],
+        transcript: Option<&mut Transcript>,
+    ) -> Result<Vec<Rejected>, DeliverError> {
+        let place = self.settings.describe();
+        let failed = |why: io::Error| DeliverError::retry(socket_error(&place, &why));
+        let socket = match self.socket.take() {
+            Some(socket) => socket,
+            None => connect(&self.settings.socket).map_err(failed)?,
+        };
+        let entries: Vec<_> = items.iter().map(|item| entry(&self.settings, item)).collect();
+        entries.iter().try_for_each(|entry| send(&socket, entry)).map_err(failed)?;
+        if let Some(transcript) = transcript {
+            transcript.request = String::from_utf8_lossy(&entries.join(&b'\n')).into_owned();
+            transcript.response =
+                format!("{} entries written to {place}; journald does not answer", entries.len());
+        }
+        self.socket = Some(socket);
+        Ok(Vec::new())
+    }
+
+    fn check(&mut self) -> Result<String, String> {
+        let place = self.settings.describe();
+        match connect(&self.settings.socket) {
+            Ok(_) => Ok(format!("{place} accepts connections")),
+            Err(why) => Err(socket_error(&place, &why)),
+        }
+    }
+
+    fn reopen(&mut self) {
+        self.socket = None;
+    }
+}
+
+fn connect(path: &Path) -> io::Result<UnixDatagram> {
+    let socket = UnixDatagram::unbound()?;
+    socket.set_write_timeout(Some(SEND_TIMEOUT))?;
+    socket.connect(path)?;
+    Ok(socket)
+}
+
+fn send(socket: &UnixDatagram, entry: &[u8]) -> io::Result<()> {
+    match socket.send(entry) {
+        // Linux limits a datagram to the socket's buffer.
+        Err(why) if matches!(Errno::from_io_error(&why), Some(Errno::MSGSIZE | Errno::NOBUFS)) => {
+            send_file(socket, entry)
+        }
+        sent => sent.map(drop),
+    }
+}
+
+/// Sends an entry as a memory file, which journald requires to be sealed.
+fn send_file(socket: &UnixDatagram, entry: &[u8]) -> io::Result<()> {
+    let mut file =
+        File::from(memfd_create("saltcellar-entry", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
+    file.write_all(entry)?;
+    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL)?;
+    let files = [file.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    control.push(SendAncillaryMessage::ScmRights(&files));
+    sendmsg(socket, &[IoSlice::new(&[])], &mut control, SendFlags::empty())?;
+    Ok(())
+}
+
+fn entry(settings: &JournalDestination, item: &Item) -> Vec<u8> {
+    let event = &item.event;
+    let mut entry = Vec::with_capacity(item.bytes.len() + 512);
+    field(&mut entry, "MESSAGE", &item.bytes);
+    let (priority, seq) = (settings.severity.code().to_string(), event.seq.0.to_string());
+    let fields = [
+        ("PRIORITY", priority.as_str()),
+        ("SYSLOG_IDENTIFIER", &settings.identifier),
+        ("SALT_ID", &event.id),
+        ("SALT_SEQ", &seq),
+        ("SALT_TIME", &event.at.iso()),
+        ("SALT_TAG", &event.tag),
+        ("SALT_MINION", &event.minion),
+        ("SALT_FUN", &event.fun),
+        ("SALT_JID", &event.jid),
+        ("SALT_MASTER_ID", &event.master_id),
+    ];
+    for (name, value) in fields.iter().filter(|(_, value)| !value.is_empty()) {
+        field(&mut entry, name, value.as_bytes());
+    }
+    entry
+}
+
+fn field(entry: &mut Vec<u8>, name: &str, value: &[u8]) {
+    entry.extend_from_slice(name.as_bytes());
+    if value.contains(&b'\n') {
+        entry.push(b'\n');
+        entry.extend_from_slice(&(value.len() as u64).to_le_bytes());
+    } else {
+        entry.push(b'=');
+    }
+    entry.extend_from_slice(value);
+    entry.push(b'\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Seek as _};
+    use std::sync::Arc;
+
+    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+
+    use super::super::tests::{items, open};
+    use super::*;
+    use crate::base::clock::Clock;
+    use crate::store::vfs::Disk;
+
+    fn transport(path: &Path) -> Box<dyn Transport> {
+        let deps = Dependencies { clock: Clock::real(), fs: Arc::new(Disk) };
+        open(&KIND, &format!("{{socket: {}, severity: warning}}", path.display()), &deps)
+    }
+
+    #[test]
+    fn an_entry_has_the_item_and_fields_of_the_event() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let journal = UnixDatagram::bind(&path).unwrap();
+        let mut transport = transport(&path);
+        assert_eq!(transport.deliver(&items(&["one", "two\nlines"]), None), Ok(vec![]));
+        let mut buffer = [0; 4_096];
+        let size = journal.recv(&mut buffer).unwrap();
+        let expected = "MESSAGE=one\nPRIORITY=4\nSYSLOG_IDENTIFIER=salt\nSALT_ID=store:1\nSALT_SEQ=1\n\
+                        SALT_TIME=2026-11-18T11:06:40.123456Z\nSALT_TAG=test/tag\nSALT_MINION=web1\nSALT_MASTER_ID=master1\n";
+        assert_eq!(std::str::from_utf8(&buffer[..size]).unwrap(), expected);
+        let size = journal.recv(&mut buffer).unwrap();
+        assert!(buffer[..size].starts_with(b"MESSAGE\n\x09\0\0\0\0\0\0\0two\nlines\nPRIORITY=4\n"));
+        assert!(transport.check().unwrap().ends_with("accepts connections"));
+    }
+
+    #[test]
+    fn an_entry_over_the_limit_of_a_datagram_is_a_sealed_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let journal = UnixDatagram::bind(&path).unwrap();
+        let long = "x".repeat(4_000_000);
+        assert_eq!(transport(&path).deliver(&items(&[&long]), None), Ok(vec![]));
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        recvmsg(&journal, &mut [], &mut control, RecvFlags::empty()).unwrap();
+        let Some(RecvAncillaryMessage::ScmRights(mut files)) = control.drain().next() else {
+            panic!("no file")
+        };
+        let mut file = File::from(files.next().unwrap());
+        file.rewind().unwrap();
+        let mut text = String::new();
+        file.read_to_string(&mut text).unwrap();
+        assert!(text.starts_with("MESSAGE=xxx") && text.ends_with("SALT_MASTER_ID=master1\n"));
+        assert!(text.len() > long.len());
+        assert!(file.write_all(b"more").is_err(), "it is sealed");
+    }
+
+    #[test]
+    fn a_journal_that_is_absent_or_ends_is_retried() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let mut transport = transport(&path);
+        let error = transport.deliver(&items(&["one"]), None).unwrap_err().to_string();
+        assert!(error.contains("socket: No such file"), "{error}");
+        let journal = UnixDatagram::bind(&path).unwrap();
+        assert_eq!(transport.deliver(&items(&["one"]), None), Ok(vec![]));
+        drop(journal);
+        std::fs::remove_file(&path).unwrap();
+        assert!(transport.deliver(&items(&["two"]), None).is_err());
+        let journal = UnixDatagram::bind(&path).unwrap();
+        assert_eq!(transport.deliver(&items(&["two"]), None), Ok(vec![]), "connected anew");
+        assert!(journal.recv(&mut [0; 4_096]).unwrap() > 0);
+    }
+}

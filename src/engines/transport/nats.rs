@@ -1,0 +1,282 @@
+//! The transport `nats`: publishes to a stream of NATS JetStream.
+//!
+//! Each item is a message with the header `Nats-Msg-Id`, by which the server drops duplicates within the stream's `duplicate_window`. The items
+//! of a batch are published in order; they are delivered when the server has acknowledged each.
+
+use std::time::Duration;
+
+use async_nats::jetstream::context::{Context, PublishErrorKind};
+use async_nats::jetstream::message::PublishMessage;
+use async_nats::{ConnectOptions, ServerAddr};
+use serde::Deserialize;
+
+use super::block_on::ClientThread;
+use super::tls::Tls;
+use super::{
+    BoxedDestination, DeliverError, Dependencies, Destination, Item, Rejected, RequestLimits, Transcript,
+    Transport, shortened,
+};
+use crate::config::{Invalid, within};
+use crate::engines::kind::{Kind, options};
+use crate::engines::secret::{Revealed, Secret};
+use crate::model::word::{self, MIB};
+
+pub(super) const KIND: Kind<BoxedDestination> = Kind {
+    name: "nats",
+    doc: "Messages in a stream of NATS JetStream.",
+    example: "{servers: ['tls://nats.example.com:4222'], subject: salt.events, stream: SALT, user: salt, \
+              password: 'file:/etc/saltcellar/nats.password', tls: {ca: /etc/ssl/own-ca.pem}, timeout: 10s}",
+    build: |given| {
+        let nats: NatsDestination = options(given)?;
+        nats.check()?;
+        Ok(Box::new(nats))
+    },
+};
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NatsDestination {
+    servers: Vec<String>,
+    subject: String,
+    /// The stream that must store the messages; without it any stream of the subject.
+    #[serde(default)]
+    stream: Option<String>,
+    #[serde(default)]
+    user: Option<String>,
+    #[serde(default, with = "word")]
+    password: Option<Secret>,
+    #[serde(default, with = "word")]
+    token: Option<Secret>,
+    #[serde(default)]
+    tls: Tls,
+    /// Longest wait for a connection, and for the acknowledgements of a batch.
+    #[serde(default = "ten_seconds", with = "word")]
+    timeout: Duration,
+}
+
+fn ten_seconds() -> Duration {
+    Duration::from_secs(10)
+}
+
+impl NatsDestination {
+    fn check(&self) -> Result<(), Invalid> {
+        if self.servers.is_empty() {
+            return Err(Invalid::new("servers", "give at least one address, such as nats://127.0.0.1:4222"));
+        }
+        for (n, server) in self.servers.iter().enumerate() {
+            let parsed: Result<ServerAddr, _> = server.parse();
+            let accepts = "give an address such as nats://host:4222 or tls://host:4222";
+            match parsed {
+                Ok(address) if !matches!(address.scheme(), "nats" | "tls") => {
+                    return Err(Invalid::new(
+                        format!("servers[{n}]"),
+                        format!("{server:?} is not accepted; {accepts}"),
+                    ));
+                }
+                Ok(address) if address.username().is_some() || address.password().is_some() => {
+                    let problem = "secrets must not be in the address; give user and password, or token";
+                    return Err(Invalid::new(format!("servers[{n}]"), problem));
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    let problem = format!("{server:?} is not accepted: {error}; {accepts}");
+                    return Err(Invalid::new(format!("servers[{n}]"), problem));
+                }
+            }
+        }
+        let is_word =
+            |word: &str| !word.is_empty() && word.chars().all(|c| c.is_ascii_graphic() && !"*>".contains(c));
+        if !self.subject.split('.').all(is_word) {
+            let problem = format!("{:?} is not accepted; give a subject such as salt.events", self.subject);
+            return Err(Invalid::new("subject", problem));
+        }
+        if self.user.is_some() != self.password.is_some() || self.user.is_some() && self.token.is_some() {
+            return Err(Invalid::new("user", "give user and password, or token, or none of them"));
+        }
+        within("timeout", &self.timeout, Duration::from_secs(1)..=Duration::from_secs(600))?;
+        self.tls.check()
+    }
+}
+
+impl Destination for NatsDestination {
+    fn open(&self, _: &Dependencies) -> Box<dyn Transport> {
+        Box::new(NatsTransport { settings: self.clone(), connection: None })
+    }
+
+    fn describe(&self) -> String {
+        format!("{} {}", self.servers.join(","), self.subject)
+    }
+
+    fn limits(&self) -> RequestLimits {
+        // Below the number of acknowledgements that the client waits for at once.
+        RequestLimits {
+            count: 500,
+            bytes: usize::try_from(8 * MIB).unwrap_or(usize::MAX),
+            time: Duration::ZERO,
+        }
+    }
+}
+
+struct NatsTransport {
+    settings: NatsDestination,
+    connection: Option<Connection>,
+}
+
+struct Connection {
+    context: Context,
+    revealed: Revealed,
+    /// Last: the client ends before its thread.
+    thread: ClientThread,
+}
+
+/// The result of a batch: the streams and numbers of the messages, and the rejected items.
+type Published = (Vec<String>, Vec<Rejected>);
+
+impl Transport for NatsTransport {
+    fn deliver(
+        &mut self,
+        items: &[Item],
+        transcript: Option<&mut Transcript>,
+    ) -> Result<Vec<Rejected>, DeliverError> {
+        // After a failure the connection is made anew.
+        let connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => Connection::open(&self.settings).map_err(DeliverError::retry)?,
+        };
+        let work = publish(&connection.context, &self.settings, items);
+        let result = connection.thread.wait(self.settings.timeout, work);
+        let result =
+            result.and_then(|published| published).map_err(|error| connection.revealed.scrub(&error));
+        if let Some(transcript) = transcript {
+            let message = |item: &Item| {
+                let text = String::from_utf8_lossy(&item.bytes);
+                format!("{} Nats-Msg-Id: {}\n{text}\n", self.settings.subject, item.id())
+            };
+            transcript.request = items.iter().map(message).collect();
+            transcript.response = match &result {
+                Ok((answers, _)) => answers.join("\n"),
+                Err(error) => error.clone(),
+            };
+        }
+        let (_, rejected) = result.map_err(DeliverError::retry)?;
+        self.connection = Some(connection);
+        Ok(rejected)
+    }
+
+    fn check(&mut self) -> Result<String, String> {
+        let NatsDestination { subject, timeout, .. } = &self.settings;
+        let connection = Connection::open(&self.settings)?;
+        let found =
+            connection.thread.wait(*timeout, connection.context.stream_by_subject(subject.as_str()))?;
+        match found {
+            Ok(stream) => Ok(format!("{}: the stream {stream} stores the subject", self.settings.describe())),
+            Err(error) => Err(format!("{}: no stream stores the subject: {error}", self.settings.describe())),
+        }
+    }
+
+    fn reopen(&mut self) {
+        self.connection = None;
+    }
+}
+
+impl Connection {
+    fn open(settings: &NatsDestination) -> Result<Self, String> {
+        let mut revealed = Revealed::default();
+        let mut options = ConnectOptions::new()
+            .name("saltcellar")
+            .connection_timeout(settings.timeout)
+            .tls_client_config(settings.tls.client()?);
+        if let (Some(user), Some(password)) = (&settings.user, &settings.password) {
+            let password = revealed.secret(password).map_err(|error| error.to_string())?;
+            options = options.user_and_password(user.clone(), password);
+        }
+        if let Some(token) = &settings.token {
+            options = options.token(revealed.secret(token).map_err(|error| error.to_string())?);
+        }
+        let servers: Result<Vec<ServerAddr>, _> =
+            settings.servers.iter().map(|server| server.parse()).collect();
+        let servers = servers.map_err(|error| error.to_string())?;
+        let thread = ClientThread::start()?;
+        let place = settings.servers.join(",");
+        let client = thread
+            .wait(settings.timeout, options.connect(servers))
+            .and_then(|client| client.map_err(|error| revealed.scrub(&error.to_string())));
+        let client = client.map_err(|error| format!("cannot connect to {place}: {error}"))?;
+        let mut context = async_nats::jetstream::new(client);
+        context.set_timeout(settings.timeout);
+        Ok(Self { context, revealed, thread })
+    }
+}
+
+/// Publishes the items and waits for all acknowledgements. An error if any must be sent again.
+async fn publish(context: &Context, settings: &NatsDestination, items: &[Item]) -> Result<Published, String> {
+    let mut waiting = Vec::with_capacity(items.len());
+    let (mut answers, mut rejected) = (Vec::new(), Vec::new());
+    for (index, item) in items.iter().enumerate() {
+        let mut message = PublishMessage::build().payload(item.bytes.clone().into()).message_id(item.id());
+        if let Some(stream) = &settings.stream {
+            message = message.expected_stream(stream);
+        }
+        match context.send_publish(settings.subject.clone(), message).await {
+            Ok(acknowledgement) => waiting.push(acknowledgement),
+            // The item is too large for the server, now and later.
+            Err(error) if error.kind() == PublishErrorKind::MaxPayloadExceeded => {
+                let reason = shortened(&format!("{} bytes: {error}", item.bytes.len()));
+                rejected.push(Rejected { index, reason, is_temporary: false });
+            }
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+    for acknowledgement in waiting {
+        let stored = acknowledgement.await.map_err(|error| match error.kind() {
+            PublishErrorKind::StreamNotFound => format!("no stream stores the subject {}", settings.subject),
+            _ => error.to_string(),
+        })?;
+        let duplicate = if stored.duplicate { ", a duplicate" } else { "" };
+        answers.push(format!("stream {}, message {}{duplicate}", stored.stream, stored.sequence));
+    }
+    Ok((answers, rejected))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::tests::{items, open};
+    use super::*;
+    use crate::base::clock::Clock;
+    use crate::config::read_yaml;
+    use crate::store::vfs::Disk;
+
+    #[test]
+    fn invalid_options_are_rejected_with_their_key() {
+        for (options, path) in [
+            ("{servers: [], subject: a}", "servers"),
+            ("{servers: ['http://h'], subject: a}", "servers[0]"),
+            ("{servers: ['nats://u:p@h'], subject: a}", "servers[0]"),
+            ("{servers: ['nats://h'], subject: 'a.*'}", "subject"),
+            ("{servers: ['nats://h'], subject: 'a..b'}", "subject"),
+            ("{servers: ['nats://h'], subject: a, user: u}", "user"),
+            ("{servers: ['nats://h'], subject: a, timeout: 0s}", "timeout"),
+        ] {
+            let error = (KIND.build)(&read_yaml(options).unwrap()).unwrap_err();
+            assert_eq!(error.path, path, "{options}: {error:?}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_is_absent_or_silent_is_retried() {
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = silent.local_addr().unwrap().port();
+        let deps = Dependencies { clock: Clock::real(), fs: Arc::new(Disk) };
+        let options = format!("{{servers: ['nats://127.0.0.1:{port}'], subject: a, timeout: 1s}}");
+        let mut transport = open(&KIND, &options, &deps);
+        for _ in 0..2 {
+            let error = transport.deliver(&items(&["a"]), None).unwrap_err();
+            let DeliverError::Retry { reason, .. } = error else { panic!("{error:?}") };
+            assert!(reason.starts_with(&format!("cannot connect to nats://127.0.0.1:{port}: ")), "{reason}");
+        }
+        drop(silent);
+        assert!(transport.check().unwrap_err().contains("cannot connect"));
+    }
+}

@@ -1,0 +1,489 @@
+//! The transport `postgres`: rows in the tables of Salt's returner `pgjsonb`.
+//!
+//! | table | rows | key of a repeated row |
+//! |---|---|---|
+//! | `salt_events` | each event | `id`, see [`row_id`]; the sequence of the table makes only positive ones |
+//! | `salt_returns` | `salt/job/<jid>/ret/<minion>` | job, minion and time of the event; the table has no key of its own |
+//! | `jids` | `salt/job/<jid>/new` | `jid`; a load that Salt has stored itself stays |
+//!
+//! A batch is one transaction, so it is stored as a whole or not at all, and a repeated one changes nothing.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::Value as Json;
+use tokio_postgres::config::SslMode;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, Config};
+use tokio_postgres_rustls::MakeRustlsConnect;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::block_on::ClientThread;
+use super::tls::Tls;
+use super::{
+    BoxedDestination, DeliverError, Dependencies, Destination, Item, Rejected, RequestLimits, Transcript,
+    Transport, shortened,
+};
+use crate::config::{Invalid, within};
+use crate::engines::event::Event;
+use crate::engines::kind::{Kind, options};
+use crate::engines::secret::{Revealed, Secret};
+use crate::model::word::{self, MIB};
+
+pub(super) const KIND: Kind<BoxedDestination> = Kind {
+    name: "postgres",
+    doc: "Rows in the tables of Salt's returner pgjsonb.",
+    example: "{host: db.example.com, port: 5432, database: salt, user: salt, password: 'file:/etc/saltcellar/pg.password', \
+              tables: [jids, salt_returns, salt_events], encryption: required, tls: {ca: /etc/ssl/own-ca.pem}, timeout: 30s}",
+    build: |given| {
+        let postgres: PostgresDestination = options(given)?;
+        if postgres.tables.is_empty() {
+            return Err(Invalid::new("tables", "give at least one of jids, salt_returns, salt_events"));
+        }
+        within("timeout", &postgres.timeout, Duration::from_secs(1)..=Duration::from_secs(600))?;
+        postgres.tls.check()?;
+        Ok(Box::new(postgres))
+    },
+};
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PostgresDestination {
+    /// A name, an address, or the directory of a unix socket.
+    host: String,
+    #[serde(default = "postgres_port")]
+    port: u16,
+    #[serde(default = "salt")]
+    database: String,
+    #[serde(default = "salt")]
+    user: String,
+    #[serde(default, with = "word")]
+    password: Option<Secret>,
+    #[serde(default = "all_tables")]
+    tables: Vec<Table>,
+    #[serde(default)]
+    encryption: Encryption,
+    #[serde(default)]
+    tls: Tls,
+    /// Longest wait for a connection, and for a batch.
+    #[serde(default = "thirty_seconds", with = "word")]
+    timeout: Duration,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Table {
+    Jids,
+    SaltReturns,
+    SaltEvents,
+}
+
+/// Whether a connection over TCP is encrypted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Encryption {
+    #[default]
+    Required,
+    None,
+}
+
+fn postgres_port() -> u16 {
+    5432
+}
+
+fn salt() -> String {
+    "salt".to_owned()
+}
+
+fn all_tables() -> Vec<Table> {
+    vec![Table::Jids, Table::SaltReturns, Table::SaltEvents]
+}
+
+fn thirty_seconds() -> Duration {
+    Duration::from_secs(30)
+}
+
+impl Destination for PostgresDestination {
+    fn open(&self, _: &Dependencies) -> Box<dyn Transport> {
+        Box::new(PostgresTransport { settings: self.clone(), connection: None })
+    }
+
+    fn describe(&self) -> String {
+        let Self { host, port, database, .. } = self;
+        format!("postgres://{host}:{port}/{database}")
+    }
+
+    fn limits(&self) -> RequestLimits {
+        let bytes = usize::try_from(8 * MIB).unwrap_or(usize::MAX);
+        RequestLimits { count: 1_000, bytes, time: Duration::from_millis(200) }
+    }
+
+    fn encoder(&self) -> Option<&'static str> {
+        Some("json")
+    }
+}
+
+struct PostgresTransport {
+    settings: PostgresDestination,
+    connection: Option<Connection>,
+}
+
+struct Connection {
+    client: Client,
+    revealed: Revealed,
+    /// Last: the client ends before its thread.
+    thread: ClientThread,
+}
+
+impl Transport for PostgresTransport {
+    fn deliver(
+        &mut self,
+        items: &[Item],
+        transcript: Option<&mut Transcript>,
+    ) -> Result<Vec<Rejected>, DeliverError> {
+        let rows = Rows::of(items.iter().map(|item| &*item.event), &self.settings.tables)
+            .map_err(|error| DeliverError::Refused { reason: error })?;
+        // After a failure the connection is made anew.
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => Connection::open(&self.settings).map_err(DeliverError::retry)?,
+        };
+        let result = connection.thread.wait(self.settings.timeout, rows.insert(&mut connection.client));
+        let result = result.map_err(DeliverError::retry).and_then(|inserted| {
+            inserted.map_err(|error| failure(&error, |text| connection.revealed.scrub(text)))
+        });
+        if let Some(transcript) = transcript {
+            transcript.request = rows.shown();
+            transcript.response = match &result {
+                Ok([events, returns, jids]) => {
+                    format!("inserted: {events} in salt_events, {returns} in salt_returns, {jids} in jids")
+                }
+                Err(error) => error.to_string(),
+            };
+        }
+        // A refused batch leaves the connection usable.
+        if !matches!(result, Err(DeliverError::Retry { .. })) {
+            self.connection = Some(connection);
+        }
+        result.map(|_| Vec::new())
+    }
+
+    fn check(&mut self) -> Result<String, String> {
+        let connection = Connection::open(&self.settings)?;
+        let place = self.settings.describe();
+        for table in &self.settings.tables {
+            let name = table.name();
+            let query = format!("SELECT FROM {name} LIMIT 0");
+            let found =
+                connection.thread.wait(self.settings.timeout, connection.client.batch_execute(&query))?;
+            found.map_err(|error| format!("{place}: table {name}: {}", message(&error)))?;
+        }
+        let tables = self.settings.tables.iter().map(|table| table.name()).collect::<Vec<_>>().join(", ");
+        Ok(format!("{place} has the tables {tables}"))
+    }
+
+    fn reopen(&mut self) {
+        self.connection = None;
+    }
+}
+
+impl Table {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Jids => "jids",
+            Self::SaltReturns => "salt_returns",
+            Self::SaltEvents => "salt_events",
+        }
+    }
+}
+
+impl Connection {
+    fn open(settings: &PostgresDestination) -> Result<Self, String> {
+        let mut revealed = Revealed::default();
+        let mut config = Config::new();
+        config
+            .host(&settings.host)
+            .port(settings.port)
+            .dbname(&settings.database)
+            .user(&settings.user)
+            .application_name("saltcellar")
+            .connect_timeout(settings.timeout);
+        if let Some(password) = &settings.password {
+            config.password(revealed.secret(password).map_err(|error| error.to_string())?);
+        }
+        let is_encrypted = settings.encryption == Encryption::Required && !settings.host.starts_with('/');
+        config.ssl_mode(if is_encrypted { SslMode::Require } else { SslMode::Disable });
+        let thread = ClientThread::start()?;
+        let place = settings.describe();
+        let failed = |error: &tokio_postgres::Error| format!("cannot connect to {place}: {}", message(error));
+        let late = |error: String| format!("cannot connect to {place}: {error}");
+        let client = if is_encrypted {
+            let tls = MakeRustlsConnect::new(settings.tls.client()?);
+            let connected = thread.wait(settings.timeout, config.connect(tls)).map_err(late)?;
+            let (client, connection) = connected.map_err(|error| failed(&error))?;
+            // The client reports the error of a broken connection.
+            thread.spawn(async { _ = connection.await });
+            client
+        } else {
+            let connected =
+                thread.wait(settings.timeout, config.connect(tokio_postgres::NoTls)).map_err(late)?;
+            let (client, connection) = connected.map_err(|error| failed(&error))?;
+            thread.spawn(async { _ = connection.await });
+            client
+        };
+        Ok(Self { client, revealed, thread })
+    }
+}
+
+/// The error with the server's details.
+fn message(error: &tokio_postgres::Error) -> String {
+    match error.as_db_error() {
+        Some(db) => {
+            let detail = db.detail().map(|detail| format!(" ({detail})")).unwrap_or_default();
+            format!("{} {}{detail}", db.code().code(), db.message())
+        }
+        None => {
+            let source = std::error::Error::source(error).map(|source| format!(": {source}"));
+            format!("{error}{}", source.unwrap_or_default())
+        }
+    }
+}
+
+/// Errors of the data itself (SQLSTATE classes 22 and 23, and values over a limit) are the events' fault; all others pass.
+fn failure(error: &tokio_postgres::Error, scrub: impl Fn(&str) -> String) -> DeliverError {
+    let reason = shortened(&scrub(&message(error)));
+    let code = error.code().map(tokio_postgres::error::SqlState::code).unwrap_or_default();
+    match code.get(..2) {
+        Some("22" | "23" | "54") => DeliverError::Refused { reason },
+        _ => DeliverError::retry(reason),
+    }
+}
+
+/// Columns of the rows of a batch.
+#[derive(Debug, Default)]
+struct Rows {
+    events: EventRows,
+    returns: ReturnRows,
+    jids: JidRows,
+}
+
+#[derive(Debug, Default)]
+struct EventRows {
+    id: Vec<i64>,
+    tag: Vec<String>,
+    data: Vec<String>,
+    /// Microseconds since 1970.
+    at: Vec<i64>,
+    master_id: Vec<String>,
+}
+
+#[derive(Debug, Default)]
+struct ReturnRows {
+    fun: Vec<String>,
+    jid: Vec<String>,
+    value: Vec<String>,
+    id: Vec<String>,
+    success: Vec<String>,
+    full_ret: Vec<String>,
+    at: Vec<i64>,
+}
+
+#[derive(Debug, Default)]
+struct JidRows {
+    jid: Vec<String>,
+    load: Vec<String>,
+}
+
+const INSERT_EVENTS: &str = "\
+    INSERT INTO salt_events (id, tag, data, alter_time, master_id) \
+    SELECT id, tag, data::jsonb, 'epoch'::timestamptz + at * interval '1 microsecond', master_id \
+    FROM unnest($1, $2, $3, $4, $5) AS new (id, tag, data, at, master_id) \
+    ON CONFLICT (id) DO NOTHING";
+
+const INSERT_RETURNS: &str = "\
+    INSERT INTO salt_returns (fun, jid, return, id, success, full_ret, alter_time) \
+    SELECT fun, jid, value::jsonb, id, success, full_ret::jsonb, 'epoch'::timestamptz + at * interval '1 microsecond' \
+    FROM unnest($1, $2, $3, $4, $5, $6, $7) AS new (fun, jid, value, id, success, full_ret, at) \
+    WHERE NOT EXISTS (SELECT FROM salt_returns AS old WHERE old.jid = new.jid AND old.id = new.id \
+    AND old.alter_time = 'epoch'::timestamptz + new.at * interval '1 microsecond')";
+
+const INSERT_JIDS: &str = "\
+    INSERT INTO jids (jid, load) SELECT jid, load::jsonb FROM unnest($1, $2) AS new (jid, load) \
+    ON CONFLICT (jid) DO NOTHING";
+
+impl Rows {
+    fn of<'a>(events: impl Iterator<Item = &'a Event>, tables: &[Table]) -> Result<Self, String> {
+        let mut rows = Self::default();
+        for event in events {
+            rows.add(event, tables).map_err(|error| error.to_string())?;
+        }
+        Ok(rows)
+    }
+
+    fn add(&mut self, event: &Event, tables: &[Table]) -> Result<(), crate::engines::event::Unreadable> {
+        let data = event.data()?;
+        let text = data.to_string();
+        let job = event.tag.strip_prefix("salt/job/").and_then(|rest| rest.split_once('/'));
+        match job {
+            Some((jid, "new")) if tables.contains(&Table::Jids) => {
+                self.jids.jid.push(jid.to_owned());
+                self.jids.load.push(text.clone());
+            }
+            Some((jid, rest)) if rest.starts_with("ret/") && tables.contains(&Table::SaltReturns) => {
+                let word = |key: &str| data.get(key).and_then(Json::as_str).unwrap_or_default().to_owned();
+                let rows = &mut self.returns;
+                rows.fun.push(word("fun"));
+                rows.jid.push(jid.to_owned());
+                rows.value.push(data.get("return").unwrap_or(&Json::Null).to_string());
+                rows.id.push(rest.strip_prefix("ret/").unwrap_or_default().to_owned());
+                rows.success.push(data.get("success").unwrap_or(&Json::Bool(false)).to_string());
+                rows.full_ret.push(text.clone());
+                rows.at.push(event.at.0);
+            }
+            _ => {}
+        }
+        if tables.contains(&Table::SaltEvents) {
+            let rows = &mut self.events;
+            rows.id.push(row_id(event));
+            rows.tag.push(event.tag.clone());
+            rows.data.push(text);
+            rows.at.push(event.at.0);
+            rows.master_id.push(event.master_id.clone());
+        }
+        Ok(())
+    }
+
+    /// Inserts all in one transaction; returns the numbers of new rows per table.
+    async fn insert(&self, client: &mut Client) -> Result<[u64; 3], tokio_postgres::Error> {
+        let transaction = client.transaction().await?;
+        let mut inserted = [0; 3];
+        let Self { events, returns, jids } = self;
+        if !events.id.is_empty() {
+            let EventRows { id, tag, data, at, master_id } = events;
+            let columns = [
+                (id as Column<'_>, Type::INT8_ARRAY),
+                text(tag),
+                text(data),
+                (at, Type::INT8_ARRAY),
+                text(master_id),
+            ];
+            inserted[0] = transaction.execute_typed(INSERT_EVENTS, &columns).await?;
+        }
+        if !returns.jid.is_empty() {
+            let ReturnRows { fun, jid, value, id, success, full_ret, at } = returns;
+            let at: (Column<'_>, Type) = (at, Type::INT8_ARRAY);
+            let columns = [text(fun), text(jid), text(value), text(id), text(success), text(full_ret), at];
+            inserted[1] = transaction.execute_typed(INSERT_RETURNS, &columns).await?;
+        }
+        if !jids.jid.is_empty() {
+            let JidRows { jid, load } = jids;
+            inserted[2] = transaction.execute_typed(INSERT_JIDS, &[text(jid), text(load)]).await?;
+        }
+        transaction.commit().await?;
+        Ok(inserted)
+    }
+
+    /// The rows for people.
+    fn shown(&self) -> String {
+        let Self { events, returns, jids } = self;
+        let mut lines: Vec<_> = events
+            .id
+            .iter()
+            .zip(&events.tag)
+            .zip(&events.data)
+            .collect::<Vec<_>>()
+            .into_iter()
+            .map(|((id, tag), data)| format!("salt_events: id {id}, tag {tag}, data {data}"))
+            .collect();
+        lines.extend(
+            returns.jid.iter().zip(&returns.id).map(|(jid, id)| format!("salt_returns: jid {jid}, id {id}")),
+        );
+        lines.extend(jids.jid.iter().map(|jid| format!("jids: jid {jid}")));
+        lines.join("\n")
+    }
+}
+
+/// A parameter of a statement.
+type Column<'a> = &'a (dyn ToSql + Sync);
+
+fn text(column: &Vec<String>) -> (Column<'_>, Type) {
+    (column, Type::TEXT_ARRAY)
+}
+
+/// The value of `salt_events.id`: the same at each delivery, and negative.
+///
+/// ```text
+/// bit  63      62 .. 40                                    39 .. 0
+///      1       hash of the id before its sequence number   sequence number
+/// ```
+fn row_id(event: &Event) -> i64 {
+    let store = event.id.rsplit_once(':').map_or(event.id.as_str(), |(store, _)| store);
+    let bits = 1 << 63 | (xxh3_64(store.as_bytes()) << 40 & !(1 << 63)) | event.seq.0 & ((1 << 40) - 1);
+    bits.cast_signed()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::super::tests::{items, open};
+    use super::*;
+    use crate::base::clock::Clock;
+    use crate::engines::event::tests::event;
+    use crate::store::vfs::Disk;
+
+    #[test]
+    fn events_are_rows_of_the_tables_that_salt_would_write() {
+        let all = all_tables();
+        let ret = json!({"fun": "test.ping", "id": "web1", "return": [1], "success": true, "jid": "7"});
+        let events = [
+            event(1, "salt/job/7/new", "", json!({"fun": "test.ping", "minions": ["web1"]})),
+            event(2, "salt/job/7/ret/web1", "web1", ret.clone()),
+            event(3, "salt/job/7/ret/web2", "web2", json!({"fun": "a.b"})),
+            event(4, "salt/auth", "web1", json!({"result": true})),
+        ];
+        let rows = Rows::of(events.iter(), &all).unwrap();
+        assert_eq!(rows.events.tag.len(), 4);
+        assert_eq!(rows.events.data[3], r#"{"result":true}"#);
+        assert_eq!(
+            (rows.jids.jid, rows.jids.load),
+            (vec!["7".to_owned()], vec![rows.events.data[0].clone()])
+        );
+        assert_eq!(rows.returns.id, ["web1", "web2"]);
+        assert_eq!(
+            (rows.returns.success, rows.returns.value),
+            (vec!["true".into(), "false".into()], vec!["[1]".into(), "null".to_owned()])
+        );
+        assert_eq!(rows.returns.full_ret[0], ret.to_string());
+        let only = Rows::of(events.iter(), &[Table::SaltReturns]).unwrap();
+        assert_eq!((only.events.id.len(), only.returns.jid.len(), only.jids.jid.len()), (0, 2, 0));
+    }
+
+    #[test]
+    fn the_id_of_a_row_is_stable_negative_and_ascends_within_a_store() {
+        let id = |store: &str, seq| {
+            row_id(&Event { id: format!("{store}:{seq}"), ..event(seq, "t", "m", json!({})) })
+        };
+        assert!(id("a", 1) < 0 && id("a", 1) < id("a", 2) && id("a", 2) < id("a", 1 << 39));
+        assert_eq!(id("a", 5), id("a", 5));
+        assert_ne!(id("a", 5), id("b", 5));
+    }
+
+    #[test]
+    fn a_server_that_is_absent_or_silent_is_retried() {
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = silent.local_addr().unwrap().port();
+        let deps = Dependencies { clock: Clock::real(), fs: Arc::new(Disk) };
+        let options = format!("{{host: 127.0.0.1, port: {port}, encryption: none, timeout: 1s}}");
+        let mut transport = open(&KIND, &options, &deps);
+        let error = transport.deliver(&items(&["{}"]), None).unwrap_err().to_string();
+        assert!(
+            error.starts_with(&format!("cannot connect to postgres://127.0.0.1:{port}/salt: ")),
+            "{error}"
+        );
+        drop(silent);
+        assert!(transport.check().unwrap_err().contains("cannot connect"));
+    }
+}

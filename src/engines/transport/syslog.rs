@@ -1,0 +1,526 @@
+//! The transport `syslog`: messages of RFC 5424.
+//!
+//! ```text
+//! message   <priority>1 time host application - function [saltcellar@32473 id=".." seq=".." tag=".." jid=".."] item
+//! unix      one datagram per message; on a stream socket each message ends with a newline
+//! tcp, tls  length " " message (RFC 6587, octet counting; RFC 5425)
+//! ```
+//!
+//! The host is the minion, or the master for events without one. 32473 is the enterprise number for examples (RFC 5612).
+//!
+//! Syslog acknowledges nothing: a message counts as delivered once the kernel has accepted it. Before each batch the connection is tested, so
+//! that messages are not written to one that the receiver has closed.
+
+use std::fmt::Write as _;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs as _};
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConnection, StreamOwned};
+use serde::Deserialize;
+
+use super::tls::Tls;
+use super::{
+    BoxedDestination, DeliverError, Dependencies, Destination, Item, Rejected, RequestLimits, Transcript,
+    Transport,
+};
+use crate::config::within;
+use crate::engines::event::Event;
+use crate::engines::kind::{Kind, options};
+use crate::model::word::{self, MIB, Word, words};
+
+pub(super) const KIND: Kind<BoxedDestination> = Kind {
+    name: "syslog",
+    doc: "Messages of RFC 5424 to a unix socket, over TCP or TLS.",
+    example: "{address: 'tls://logs.example.com:6514', facility: local0, severity: info, app_name: salt, \
+              tls: {ca: /etc/ssl/own-ca.pem}, timeout: 10s}",
+    build: |given| {
+        let syslog: SyslogDestination = options(given)?;
+        syslog.tls.check()?;
+        within("timeout", &syslog.timeout, Duration::from_secs(1)..=Duration::from_secs(600))?;
+        Ok(Box::new(syslog))
+    },
+};
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SyslogDestination {
+    #[serde(default, with = "word")]
+    address: Address,
+    #[serde(default)]
+    facility: Facility,
+    #[serde(default)]
+    severity: Severity,
+    #[serde(default = "salt")]
+    app_name: String,
+    #[serde(default)]
+    tls: Tls,
+    /// Longest wait for a connection or a write.
+    #[serde(default = "ten_seconds", with = "word")]
+    timeout: Duration,
+}
+
+fn salt() -> String {
+    "salt".to_owned()
+}
+
+fn ten_seconds() -> Duration {
+    Duration::from_secs(10)
+}
+
+/// The address of a receiver.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Address {
+    Unix(PathBuf),
+    Tcp(String),
+    Tls(String),
+}
+
+impl Default for Address {
+    fn default() -> Self {
+        Self::Unix(PathBuf::from("/dev/log"))
+    }
+}
+
+words! {
+    Address: "unix: and an absolute path, tcp://host:port, or tls://host:port",
+        |text| {
+            if let Some(path) = text.strip_prefix("unix:") {
+                return PathBuf::parse(path).map(Self::Unix);
+            }
+            let (scheme, place) = text.split_once("://")?;
+            let (host, port) = place.rsplit_once(':')?;
+            if host.is_empty() || port.parse::<u16>().is_err() {
+                return None;
+            }
+            match scheme {
+                "tcp" => Some(Self::Tcp(place.to_owned())),
+                "tls" => Some(Self::Tls(place.to_owned())),
+                _ => None,
+            }
+        },
+        |address| match address {
+            Self::Unix(path) => format!("unix:{}", path.display()),
+            Self::Tcp(place) => format!("tcp://{place}"),
+            Self::Tls(place) => format!("tls://{place}"),
+        };
+}
+
+/// A facility by its name; the code is its index.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Facility {
+    Kern,
+    User,
+    Mail,
+    #[default]
+    Daemon,
+    Auth,
+    Syslog,
+    Lpr,
+    News,
+    Uucp,
+    Cron,
+    AuthPriv,
+    Ftp,
+    Local0 = 16,
+    Local1,
+    Local2,
+    Local3,
+    Local4,
+    Local5,
+    Local6,
+    Local7,
+}
+
+/// A severity by its name; the code is its index.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Severity {
+    Emergency,
+    Alert,
+    Critical,
+    Error,
+    Warning,
+    Notice,
+    #[default]
+    Info,
+    Debug,
+}
+
+impl Severity {
+    pub(super) fn code(self) -> u8 {
+        self as u8
+    }
+}
+
+impl Destination for SyslogDestination {
+    fn open(&self, _: &Dependencies) -> Box<dyn Transport> {
+        Box::new(SyslogTransport { settings: self.clone(), socket: None })
+    }
+
+    fn describe(&self) -> String {
+        self.address.show().unwrap_or_default()
+    }
+
+    fn limits(&self) -> RequestLimits {
+        let bytes = usize::try_from(MIB).unwrap_or(usize::MAX);
+        RequestLimits { count: 500, bytes, time: Duration::ZERO }
+    }
+}
+
+struct SyslogTransport {
+    settings: SyslogDestination,
+    socket: Option<Socket>,
+}
+
+enum Socket {
+    Datagram(UnixDatagram),
+    /// Messages end with a newline.
+    Lines(UnixStream),
+    Tcp(TcpStream),
+    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
+}
+
+impl Transport for SyslogTransport {
+    fn deliver(
+        &mut self,
+        items: &[Item],
+        transcript: Option<&mut Transcript>,
+    ) -> Result<Vec<Rejected>, DeliverError> {
+        let place = self.settings.describe();
+        let failed = |why: io::Error| DeliverError::retry(socket_error(&place, &why));
+        let mut socket = match self.socket.take().and_then(Socket::if_open) {
+            Some(socket) => socket,
+            None => Socket::connect(&self.settings).map_err(failed)?,
+        };
+        let messages: Vec<_> = items.iter().map(|item| self.settings.message(item)).collect();
+        let rejected = socket.send(&messages).map_err(failed)?;
+        if let Some(transcript) = transcript {
+            transcript.request = String::from_utf8_lossy(&messages.join(&b'\n')).into_owned();
+            let count = messages.len() - rejected.len();
+            transcript.response = format!("{count} messages written to {place}; syslog does not answer");
+        }
+        self.socket = Some(socket);
+        Ok(rejected)
+    }
+
+    fn check(&mut self) -> Result<String, String> {
+        let place = self.settings.describe();
+        match Socket::connect(&self.settings) {
+            Ok(_) => Ok(format!("{place} accepts connections")),
+            Err(why) => Err(socket_error(&place, &why)),
+        }
+    }
+
+    fn reopen(&mut self) {
+        self.socket = None;
+    }
+}
+
+/// An error of a socket with its place.
+pub(super) fn socket_error(place: &str, why: &io::Error) -> String {
+    match why.kind() {
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => format!("{place} accepts no messages (timeout)"),
+        _ => format!("{place}: {why}"),
+    }
+}
+
+impl Socket {
+    fn connect(settings: &SyslogDestination) -> io::Result<Self> {
+        let timeout = settings.timeout;
+        match &settings.address {
+            Address::Unix(path) => Self::connect_unix(path, timeout),
+            Address::Tcp(place) => connect_tcp(place, timeout).map(Self::Tcp),
+            Address::Tls(place) => {
+                let config = settings.tls.client().map_err(io::Error::other)?;
+                let host = place.rsplit_once(':').map_or(place.as_str(), |(host, _)| host);
+                let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+                let name = ServerName::try_from(host).map_err(io::Error::other)?;
+                let mut tls = ClientConnection::new(Arc::new(config), name).map_err(io::Error::other)?;
+                let mut stream = connect_tcp(place, timeout)?;
+                while tls.is_handshaking() {
+                    tls.complete_io(&mut stream)?;
+                }
+                Ok(Self::Tls(Box::new(StreamOwned::new(tls, stream))))
+            }
+        }
+    }
+
+    /// As syslog(3): a datagram socket, else a stream.
+    fn connect_unix(path: &Path, timeout: Duration) -> io::Result<Self> {
+        let datagram = UnixDatagram::unbound()?;
+        match datagram.connect(path) {
+            Err(why) if Errno::from_io_error(&why) == Some(Errno::PROTOTYPE) => {
+                let stream = UnixStream::connect(path)?;
+                stream.set_write_timeout(Some(timeout))?;
+                Ok(Self::Lines(stream))
+            }
+            connected => {
+                connected?;
+                datagram.set_write_timeout(Some(timeout))?;
+                Ok(Self::Datagram(datagram))
+            }
+        }
+    }
+
+    /// The socket, unless its receiver has closed it.
+    fn if_open(mut self) -> Option<Self> {
+        let is_open = match &mut self {
+            Self::Datagram(_) => Ok(true),
+            Self::Lines(stream) => {
+                stream.set_nonblocking(true).map(|()| expects_nothing(stream)).and_then(|is_open| {
+                    stream.set_nonblocking(false)?;
+                    Ok(is_open)
+                })
+            }
+            Self::Tcp(stream) => {
+                stream.set_nonblocking(true).map(|()| expects_nothing(stream)).and_then(|is_open| {
+                    stream.set_nonblocking(false)?;
+                    Ok(is_open)
+                })
+            }
+            Self::Tls(stream) => {
+                stream.sock.set_nonblocking(true).map(|()| expects_nothing(stream)).and_then(|is_open| {
+                    stream.sock.set_nonblocking(false)?;
+                    Ok(is_open)
+                })
+            }
+        };
+        is_open.unwrap_or(false).then_some(self)
+    }
+
+    /// Sends all messages; returns those that the socket can never take.
+    fn send(&mut self, messages: &[Vec<u8>]) -> io::Result<Vec<Rejected>> {
+        let mut rejected = Vec::new();
+        let mut reject =
+            |index: usize, reason: String| rejected.push(Rejected { index, reason, is_temporary: false });
+        match self {
+            Self::Datagram(socket) => {
+                for (index, message) in messages.iter().enumerate() {
+                    match socket.send(message) {
+                        Err(why) if Errno::from_io_error(&why) == Some(Errno::MSGSIZE) => {
+                            reject(index, format!("{} bytes are too many for a datagram", message.len()));
+                        }
+                        sent => _ = sent?,
+                    }
+                }
+            }
+            Self::Lines(stream) => {
+                let mut lines = Vec::new();
+                for (index, message) in messages.iter().enumerate() {
+                    if message.contains(&b'\n') {
+                        reject(
+                            index,
+                            "it has several lines, but a unix stream has one message a line".to_owned(),
+                        );
+                        continue;
+                    }
+                    lines.extend_from_slice(message);
+                    lines.push(b'\n');
+                }
+                stream.write_all(&lines)?;
+            }
+            Self::Tcp(stream) => stream.write_all(&octet_counted(messages))?,
+            Self::Tls(stream) => {
+                stream.write_all(&octet_counted(messages))?;
+                stream.flush()?;
+            }
+        }
+        Ok(rejected)
+    }
+}
+
+/// Whether a connection from which nothing is expected is open. It does not block.
+fn expects_nothing(stream: &mut impl Read) -> bool {
+    let mut answer = [0; 256];
+    loop {
+        match stream.read(&mut answer) {
+            Ok(0) => return false,
+            // No receiver of syslog answers; such bytes have no meaning.
+            Ok(_) => {}
+            Err(why) => return why.kind() == ErrorKind::WouldBlock,
+        }
+    }
+}
+
+fn connect_tcp(place: &str, timeout: Duration) -> io::Result<TcpStream> {
+    let mut last = io::Error::other("the name has no address");
+    for address in place.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, timeout) {
+            Ok(stream) => {
+                stream.set_write_timeout(Some(timeout))?;
+                stream.set_read_timeout(Some(timeout))?;
+                return Ok(stream);
+            }
+            Err(why) => last = why,
+        }
+    }
+    Err(last)
+}
+
+fn octet_counted(messages: &[Vec<u8>]) -> Vec<u8> {
+    let mut framed = Vec::with_capacity(messages.iter().map(|message| message.len() + 8).sum());
+    for message in messages {
+        framed.extend_from_slice(message.len().to_string().as_bytes());
+        framed.push(b' ');
+        framed.extend_from_slice(message);
+    }
+    framed
+}
+
+impl SyslogDestination {
+    fn message(&self, item: &Item) -> Vec<u8> {
+        let Event { id, seq, at, tag, minion, fun, jid, master_id, .. } = &*item.event;
+        let priority = self.facility as u8 * 8 + self.severity.code();
+        let host = if minion.is_empty() { master_id } else { minion };
+        let [host, app_name, function] = [(host.as_str(), 255), (&self.app_name, 48), (fun, 32)].map(header);
+        let mut head = format!("<{priority}>1 {} {host} {app_name} - {function} [saltcellar@32473", at.iso());
+        let seq = seq.to_string();
+        for (name, value) in [("id", id), ("seq", &seq), ("tag", tag), ("jid", jid)] {
+            if !value.is_empty() {
+                // Writing to a text cannot fail.
+                let _ = write!(head, " {name}=\"{}\"", escaped(value));
+            }
+        }
+        head.push_str("] ");
+        let mut message = head.into_bytes();
+        message.extend_from_slice(&item.bytes);
+        message
+    }
+}
+
+/// A field of the header: printable ASCII without spaces, of limited length, `-` for none.
+fn header((text, max): (&str, usize)) -> String {
+    let printable = |c: char| if c.is_ascii_graphic() { c } else { '_' };
+    let field: String = text.chars().take(max).map(printable).collect();
+    if field.is_empty() { "-".to_owned() } else { field }
+}
+
+/// The value of a parameter of structured data.
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace(']', "\\]")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::os::unix::net::UnixListener;
+
+    use serde_json::json;
+
+    use super::super::tests::{items, open};
+    use super::*;
+    use crate::base::clock::Clock;
+    use crate::config::read_yaml;
+    use crate::engines::event::tests::event;
+    use crate::store::vfs::Disk;
+    use crate::testkit::wait_for;
+
+    fn transport(address: &str) -> Box<dyn Transport> {
+        let deps = Dependencies { clock: Clock::real(), fs: Arc::new(Disk) };
+        open(
+            &KIND,
+            &format!("{{address: '{address}', facility: local7, severity: error, timeout: 1s}}"),
+            &deps,
+        )
+    }
+
+    const FIRST: &str = "<187>1 2026-11-18T11:06:40.123456Z web1 salt - - [saltcellar@32473 id=\"store:1\" seq=\"1\" tag=\"test/tag\"] one";
+
+    #[test]
+    fn a_message_has_the_fields_of_the_event() {
+        let options = read_yaml("{app_name: my app}").unwrap();
+        let syslog: SyslogDestination = options_of(&options);
+        let mut event = event(7, "a/\"b]\\", "", json!({}));
+        (event.fun, event.jid) = ("f".repeat(40), "20261118".to_owned());
+        let item = Item { event: Arc::new(event), part: None, bytes: b"text".to_vec() };
+        let expected = format!(
+            "<30>1 2026-11-18T11:06:40.123456Z master1 my_app - {} [saltcellar@32473 id=\"store:7\" seq=\"7\" \
+             tag=\"a/\\\"b\\]\\\\\" jid=\"20261118\"] text",
+            "f".repeat(32)
+        );
+        assert_eq!(String::from_utf8(syslog.message(&item)).unwrap(), expected);
+    }
+
+    fn options_of(options: &serde_json::Value) -> SyslogDestination {
+        super::options(options).unwrap()
+    }
+
+    #[test]
+    fn a_unix_socket_gets_datagrams_or_lines() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let receiver = UnixDatagram::bind(&path).unwrap();
+        let address = format!("unix:{}", path.display());
+        let mut syslog = transport(&address);
+        let long = "x".repeat(4_000_000);
+        let rejected = syslog.deliver(&items(&["one", &long]), None).unwrap();
+        assert_eq!((rejected.len(), rejected[0].index, rejected[0].is_temporary), (1, 1, false));
+        let mut buffer = [0; 4_096];
+        let size = receiver.recv(&mut buffer).unwrap();
+        assert_eq!(std::str::from_utf8(&buffer[..size]).unwrap(), FIRST);
+        std::fs::remove_file(&path).unwrap();
+        let listener = UnixListener::bind(&path).unwrap();
+        let mut syslog = transport(&address);
+        let rejected = syslog.deliver(&items(&["one", "two\nlines"]), None).unwrap();
+        assert_eq!((rejected.len(), rejected[0].index), (1, 1));
+        drop(syslog);
+        let mut text = String::new();
+        listener.accept().unwrap().0.read_to_string(&mut text).unwrap();
+        assert_eq!(text, format!("{FIRST}\n"));
+    }
+
+    #[test]
+    fn tcp_counts_octets_and_a_closed_connection_is_made_anew() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut syslog = transport(&format!("tcp://{}", listener.local_addr().unwrap()));
+        let mut transcript = Transcript::default();
+        assert_eq!(syslog.deliver(&items(&["one"]), Some(&mut transcript)), Ok(vec![]));
+        assert_eq!(transcript.request, FIRST);
+        let (mut first, _) = listener.accept().unwrap();
+        let framed = format!("{} {FIRST}", FIRST.len());
+        let mut text = vec![0; framed.len()];
+        first.read_exact(&mut text).unwrap();
+        assert_eq!(String::from_utf8(text).unwrap(), framed);
+        drop(first);
+        wait_for("the end of the connection", || {
+            assert_eq!(syslog.deliver(&items(&["one"]), None), Ok(vec![]));
+            listener.set_nonblocking(true).unwrap();
+            listener.accept().ok()
+        });
+        drop((listener, syslog));
+    }
+
+    #[test]
+    fn a_receiver_that_is_absent_or_reads_nothing_is_retried() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("tcp://{}", listener.local_addr().unwrap());
+        let mut syslog = transport(&address);
+        let long = "x".repeat(30_000_000);
+        let error = syslog.deliver(&items(&[&long]), None).unwrap_err().to_string();
+        assert_eq!(error, format!("{address} accepts no messages (timeout)"));
+        drop(listener);
+        let error = transport(&address).deliver(&items(&["one"]), None).unwrap_err().to_string();
+        assert!(error.contains("Connection refused"), "{error}");
+        // A receiver that never answers the greeting of TLS.
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let error = transport(&format!("tls://{}", silent.local_addr().unwrap())).check().unwrap_err();
+        assert!(error.contains("timeout") || error.contains("certificate"), "{error}");
+    }
+
+    #[test]
+    fn an_address_is_a_unix_path_tcp_or_tls() {
+        for text in ["unix:/dev/log", "tcp://h:601", "tls://[::1]:6514"] {
+            assert_eq!(Address::parse(text).and_then(|address| address.show()).as_deref(), Some(text));
+        }
+        for text in ["unix:relative", "udp://h:514", "tcp://h", "tls://:6514", "/dev/log", ""] {
+            assert_eq!(Address::parse(text), None, "{text}");
+        }
+    }
+}
