@@ -323,7 +323,7 @@ fn missing_files_and_programs_are_named_with_the_remedy() {
     let output = machine.setup(&["--yes", "--install", "package"]);
     let expected = format!(
         "saltcellar: failed to find the extension: there is no saltext_saltcellar-*.whl in {}; install the package saltcellar, or name its \
-         directory with --extension\n",
+         directory with --extension; `--install file` needs no wheel\n",
         machine.shop.path("share").display()
     );
     assert_eq!((output.status.code(), stderr(&output)), (Some(1), expected));

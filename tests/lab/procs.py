@@ -10,6 +10,9 @@ import signal
 import subprocess
 import time
 
+#: Maximum wait for any condition of a test, in seconds: long enough for two slow cores.
+WAIT_MAX = 60
+
 _depth = 0  # depth of nested `held` blocks
 _pending = None  # a signal that arrived while held
 
@@ -116,14 +119,21 @@ def signal_each(ids, signum, send):
             send(i, signum)
 
 
-def poll(done, seconds, pause=0.05):
-    """Whether `done()` becomes true within so many seconds."""
+def poll(probe, seconds, pause=0.05):
+    """The first true value of `probe()` within so many seconds; else its last value."""
     until = time.monotonic() + seconds
-    while not done():
-        if time.monotonic() > until:
-            return False
+    while True:
+        value = probe()
+        if value or time.monotonic() > until:
+            return value
         time.sleep(pause)
-    return True
+
+
+def eventually(what, probe, seconds=WAIT_MAX):
+    """The first true value of `probe()`; fails with the awaited condition and the last value."""
+    value = poll(probe, seconds, pause=0.1)
+    assert value, f"not within {seconds} s: {what}; the last value was {value!r}"
+    return value
 
 
 def end(groups, grace=8.0):

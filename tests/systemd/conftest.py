@@ -7,13 +7,13 @@ import os
 import shlex
 import shutil
 import sys
-import sysconfig
 
 import machine
 import packages
 import pytest
 import salted
-from machine import Machine, eventually
+from machine import Machine
+from procs import eventually
 from salted import REPO, SALT, UNIT, Salted, wait_for_minion
 
 #: The default of the machine's saltcellar.
@@ -179,18 +179,15 @@ def install(host):
         cp /src/systemd/saltcellar.sysusers /usr/lib/sysusers.d/saltcellar.conf
         cp /src/systemd/saltcellar.tmpfiles /usr/lib/tmpfiles.d/saltcellar.conf
         systemd-sysusers saltcellar.conf
-        id salt >/dev/null 2>&1 || useradd --system --home-dir /var/cache/salt --shell /usr/sbin/nologin salt
+        {user}
         usermod -aG saltcellar salt
         mkdir -pm 700 /etc/salt/gpgkeys
         export GNUPGHOME=/etc/salt/gpgkeys
         gpg -q --batch --passphrase '' --quick-generate-key tests default default never
         echo decrypted | gpg -q --batch --trust-model always -r tests -e > /srv/secret.gpg
         gpgconf --kill gpg-agent
-    """)
-    # Root may have built this Python with files that the user salt cannot read.
-    library = sysconfig.get_path("stdlib")
-    host.sh(f"find {library} -not -perm -o+r -not -type l -exec chmod a+rX {{}} +; dir={library};"
-            "while [ $dir != / ]; do chmod a+x $dir; dir=$(dirname $dir); done")
+    """.replace("{user}", salted.ADD_USER))
+    salted.let_users_read_python(host)
     for role, conf in (("master", MASTER), ("minion", MINION)):
         host.write(f"/etc/salt/{role}", json.dumps(conf))
         host.write(f"/etc/systemd/system/salt-{role}.service", UNIT.format(salt=SALT, role=role))

@@ -8,8 +8,11 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
-import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "lab"))
+from procs import WAIT_MAX, eventually  # noqa: E402
 
 #: The commands that a test machine needs, with Debian's packages.
 NEEDS = {"systemd-nspawn": "systemd-container", "unshare": "util-linux", "nsenter": "util-linux", "setpriv": "util-linux",
@@ -35,20 +38,6 @@ while [ $code = 133 ]; do
 done
 exit $code
 """
-
-#: Maximum wait for any condition, in seconds: long enough for two slow cores.
-WAIT_MAX = 60
-
-
-def eventually(what, probe, seconds=WAIT_MAX):
-    """The first true value of `probe()`; fails with the awaited condition and the last value."""
-    until = time.monotonic() + seconds
-    while True:
-        value = probe()
-        if value:
-            return value
-        assert time.monotonic() < until, f"not within {seconds} s: {what}; the last value was {value!r}"
-        time.sleep(0.1)
 
 
 def obstacle():

@@ -3,8 +3,10 @@ import json
 import os
 import shlex
 import sys
+import sysconfig
 
-from machine import Machine, eventually
+from machine import Machine
+from procs import eventually
 
 REPO = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
@@ -18,6 +20,8 @@ MINION = {
     "master": "127.0.0.1", "id": "web1", "random_startup_delay": 0, "mine_enabled": False, "acceptance_wait_time": 2,
     "enable_fqdns_grains": False, "enable_gpu_grains": False,
 }
+#: Salt's packages create this user.
+ADD_USER = "id salt >/dev/null 2>&1 || useradd --system --home-dir /var/cache/salt --shell /usr/sbin/nologin salt"
 UNIT = """[Service]
 Environment=PYTHONWARNINGS=ignore
 ExecStart={salt}/bin/python3 {salt}/bin/salt-{role}
@@ -29,6 +33,13 @@ TimeoutStopSec=10
 def wait_for_minion(host):
     command = f"{SALT}/bin/python3 {SALT}/bin/salt web1 test.ping --out=json -t 5"
     eventually("the minion answers", lambda: '"web1": true' in host.sh(command, check=False).stdout)
+
+
+def let_users_read_python(host):
+    """Root may have built this Python with files that the user salt cannot read."""
+    library = sysconfig.get_path("stdlib")
+    host.sh(f"find {library} -not -perm -o+r -not -type l -exec chmod a+rX {{}} +; dir={library};"
+            "while [ $dir != / ]; do chmod a+x $dir; dir=$(dirname $dir); done")
 
 
 class Salted(Machine):

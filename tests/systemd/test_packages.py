@@ -2,7 +2,7 @@
 import shutil
 
 from conftest import missing
-from salted import wait_for_minion
+from salted import ADD_USER, wait_for_minion
 
 #: Kinds of Salt's modules, with the extension's name in each.
 MODULES = {"returners": "saltcellar", "runners": "saltcellar", "engines": "saltcellar_reactor", "modules": "saltcellar",
@@ -113,7 +113,7 @@ def test_removal_while_salt_has_the_extension_elsewhere_warns(installed):
 
 
 def test_a_daemon_of_another_user_keeps_its_directories(installed):
-    installed.sh("id salt >/dev/null 2>&1 || useradd --system --home-dir /var/cache/salt --shell /usr/sbin/nologin salt")
+    installed.sh(ADD_USER)
     installed.write("/etc/systemd/system/saltcellar.service.d/user.conf", "[Service]\nUser=salt\nSupplementaryGroups=salt\n")
     installed.sh("systemctl daemon-reload; systemctl enable --now saltcellar")
     owners = "stat -c '%U %a %n' /var/lib/saltcellar /run/saltcellar /run/saltcellar/saltcellar.sock"

@@ -4,7 +4,7 @@ import time
 
 import pytest
 from conftest import MASTER, Unit, wait_for_minion
-from machine import eventually
+from procs import eventually
 
 #: Values that differ between any two processes, and not because of the sandbox.
 VARIES = {"mktemp -u", "ps -eo comm", "free -b -t", "ss -Hltn", "network.netstat", "network.active_tcp"}

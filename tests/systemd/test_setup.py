@@ -2,9 +2,10 @@
 import json
 import os
 import re
+import zlib
 
-from machine import eventually
-from salted import REPO, SALT
+from procs import eventually
+from salted import ADD_USER, REPO, SALT, let_users_read_python
 
 PYTHON = f"{SALT}/bin/python3"
 with open(os.path.join(REPO, "Cargo.toml")) as manifest:
@@ -33,6 +34,15 @@ def findings(host, check):
     """The findings of doctor about one thing: results and messages."""
     found = json.loads(host.cli("doctor", "--output", "json", check=False).stdout)
     return [(each["verdict"], each["found"]) for each in found["checks"] if each["check"] == check]
+
+
+def plan_for_user_salt():
+    head, text = PLAN.replace("          | ", "").split("# Written by", 1)
+    body = text.split("\n", 1)[1] + "saltcellar.socket: /run/saltcellar/saltcellar.sock\n"
+    *steps, master = head.splitlines()
+    lines = [f"# Written by `saltcellar setup`, sum {zlib.crc32(body.encode()):08x}", *body.splitlines()]
+    group = "will      add salt, the master's user, to the group saltcellar, which may use the daemon's socket"
+    return "\n".join([*steps, group, master, *(f"          | {line}" for line in lines), ""])
 
 
 def cannot_publish(host):
@@ -139,6 +149,68 @@ def test_the_reactor_is_handed_over_and_back(installed):
     assert "done      salt-master.service runs with it\n" in removed, removed
     eventually("the minion is back", lambda: not cannot_publish(installed))
     fire("salt-again")
+
+
+def test_a_master_of_user_salt_uses_the_daemon_of_root(installed):
+    installed.sh(f"{ADD_USER}; gpasswd -d salt saltcellar", check=False)
+    let_users_read_python(installed)
+    installed.start_salt(user="salt")
+    assert installed.sh("ps -o user= -C salt-master,python3 | sort -u").stdout.split() == ["root", "salt"]
+    assert installed.cli("setup", "--dry-run").stdout == plan_for_user_salt()
+    made = installed.cli("setup", "--yes").stdout
+    assert made.startswith(plan_for_user_salt()), made
+    found = json.loads(installed.cli("doctor", "--output", "json").stdout)["checks"]
+    assert {each["verdict"] for each in found} == {"ok"}, found
+    jid = installed.job("test.arg", "kept")
+    assert jid in installed.jids()
+    assert installed.salt("salt-run", "jobs.lookup_jid", jid)["web1"]["args"] == ["kept"]
+    eventually("the job's publish from the bus", lambda: f"salt/job/{jid}/new" in installed.cli("events", "list", "--limit", "100").stdout)
+    assert installed.cli("setup", "--yes").stdout.endswith("\neverything is in place, nothing was changed\n")
+
+    removed = installed.cli("setup", "--remove", "--yes").stdout
+    assert "done      salt-master.service runs with it\n" in removed, removed
+    assert "next      salt stays in the group saltcellar; to remove it: gpasswd -d salt saltcellar\n" in removed, removed
+    again = installed.job("test.arg", "without")
+    assert installed.salt("salt-run", "jobs.lookup_jid", again)["web1"]["args"] == ["without"]
+
+
+def test_pip_installs_the_wheel_without_a_network(installed):
+    installed.start_salt()
+    made = installed.cli("setup", "--yes", "--install", "package").stdout
+    wheel = installed.sh("ls /usr/share/saltcellar/*.whl").stdout.strip()
+    assert made.startswith(f"will      install {wheel} into Salt's Python, {PYTHON}\n"), made
+    assert "module_dirs" not in installed.sh("cat /etc/salt/master.d/saltcellar.conf").stdout
+    assert findings(installed, "extension") == [("ok", f"version {VERSION}")]
+    assert installed.job("test.arg", "kept") in installed.jids()
+    again = installed.cli("setup", "--yes", "--install", "package").stdout
+    assert again.endswith("\neverything is in place, nothing was changed\n"), again
+
+
+def test_pip_that_fails_leaves_nothing_behind(installed):
+    installed.write("/etc/salt/master", "disable_returners: [saltcellar]\n")
+    site = installed.sh(f"{PYTHON} -c 'import site; print(site.getsitepackages()[0])'").stdout.strip()
+    wheel = installed.sh("ls /usr/share/saltcellar/*.whl").stdout.strip()
+    configuration = installed.sh("cat /etc/saltcellar/saltcellar.yaml").stdout
+
+    def fails(message, *flags):
+        failed = installed.cli("setup", "--yes", "--install", "package", *flags, check=False)
+        assert (failed.returncode, failed.stderr) == (1, f"saltcellar: failed to {message}\n"), failed
+        assert not installed.sh(f"ls {site} | grep -i saltext", check=False).stdout
+        assert installed.sh("cat /etc/saltcellar/saltcellar.yaml; ls -A /etc/salt/master.d", check=False).stdout == configuration
+        assert (installed.show("ActiveState"), installed.show("UnitFileState")) == ("inactive", "disabled")
+
+    run = f"run `{PYTHON} -m pip install --no-index --no-deps --force-reinstall {{}}`: exit status: 1: {{}}; `--install file` needs no pip"
+    fails("find the extension: there is no saltext_saltcellar-*.whl in /root; install the package saltcellar, or name its directory with "
+          "--extension; `--install file` needs no wheel", "--extension", "/root")
+    fails("install the extension, which is uninstalled again: load the extension in Salt's Python, "
+          f"{PYTHON}: exit status: 1: 'saltcellar.prep_jid' is not available.")
+    installed.write("/etc/salt/master", "user: root\n")
+    broken = f"/root/share/{wheel.split('/')[-1]}"
+    installed.sh(f"mkdir /root/share; head -c 999 {wheel} > {broken}")
+    fails(run.format(broken, f"ERROR: Wheel 'saltext-saltcellar' located at {broken} is invalid."), "--extension", "/root/share")
+    installed.sh(f"rm -r {site}/pip {site}/pip-*")
+    fails(run.format(wheel, f"{PYTHON}: No module named pip"))
+    installed.cli("setup", "--yes", "--install", "file", "--master-only", "--events", "none")
 
 
 def test_an_upgrade_of_salt_loses_a_package_of_salt_pip_and_no_directory_of_ours(installed):

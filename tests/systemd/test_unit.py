@@ -4,7 +4,7 @@ import re
 
 import pytest
 from conftest import CONFIG, SALT
-from machine import eventually
+from procs import eventually
 
 #: Connects all the time, and makes a call on each connection, until the file `stop` is there.
 CLIENT = """

@@ -27,6 +27,7 @@ import procs  # noqa: E402
 import rawbus  # noqa: E402
 import rawreq  # noqa: E402
 import salt_lab  # noqa: E402
+from procs import WAIT_MAX, eventually  # noqa: E402
 
 # The caller's environment would override the lab's configuration in the returners that tests load into this process.
 for _name in ("SALTCELLAR_SOCKET", "SALTCELLAR_STATE_DIR"):
@@ -38,8 +39,6 @@ FILES = {
 }
 
 
-#: Maximum wait for any condition, in seconds: long enough for two slow cores.
-WAIT_MAX = 60
 #: Timeout of the extension in these labs, long enough for a slow daemon.
 TIMEOUT = 20
 
@@ -60,18 +59,6 @@ fingers:
       - match: {{ data['id'] }}
 """,
 }
-
-
-def eventually(what, probe, seconds=WAIT_MAX):
-    """The first true value of `probe()`; fails with the awaited condition and the last value."""
-    until = time.monotonic() + seconds
-    while True:
-        value = probe()
-        if value:
-            return value
-        if time.monotonic() > until:
-            pytest.fail(f"not within {seconds} s: {what}; the last value was {value!r}")
-        time.sleep(0.1)
 
 
 class Daemon:

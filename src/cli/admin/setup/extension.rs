@@ -88,7 +88,8 @@ pub(super) fn wheel(share: &[PathBuf]) -> anyhow::Result<PathBuf> {
     match found.as_slice() {
         [one] => Ok(one.clone()),
         [] => bail!(
-            "find the extension: there is no saltext_saltcellar-*.whl in {}; install the package saltcellar, or name its directory with --extension",
+            "find the extension: there is no saltext_saltcellar-*.whl in {}; install the package saltcellar, or name its directory with --extension; \
+             `--install file` needs no wheel",
             names(share)
         ),
         [one, other, ..] => {
@@ -182,11 +183,16 @@ impl Salt {
         plan.step("extension", does, move || {
             salt.pip(&["install", "--no-index", "--no-deps", "--force-reinstall", &wheel.to_string_lossy()])?;
             let python = salt.clone();
-            let version = salt.loads(None)?;
             let back = move || python.pip(&["uninstall", "--yes", "saltext.saltcellar"]);
-            Ok(Done::new()
-                .with_result(format!("Salt {version} loads it"))
-                .undone_by("uninstall the extension", back))
+            match salt.loads(None) {
+                Ok(version) => Ok(Done::new()
+                    .with_result(format!("Salt {version} loads it"))
+                    .undone_by("uninstall the extension", back)),
+                Err(error) => {
+                    back().with_context(|| format!("undo after: {error:#}"))?;
+                    Err(error.context("install the extension, which is uninstalled again"))
+                }
+            }
         });
     }
 

@@ -13,7 +13,7 @@ use super::extension::Salt;
 use super::managed::{self, Before, FileState, refuse_foreign};
 use super::options::MasterOptions;
 use super::plan::{Done, Plan};
-use super::service::{self, MASTER_UNIT, SOCKET_UNIT, UNIT};
+use super::service::{self, GROUP, MASTER_UNIT, SOCKET_UNIT, UNIT};
 use crate::config::Config;
 use crate::config::salt_master::SaltMaster;
 use crate::ingest::spool::Spool;
@@ -67,6 +67,12 @@ pub(super) fn plan(plan: &mut Plan, removal: Removal<'_>) -> anyhow::Result<()> 
     }
     if services {
         stop(plan)?;
+        let user = &after.user;
+        // A user that does not exist is in no group.
+        if user != "root" && matches!(service::is_member(user), Ok(true)) {
+            plan.afterwards
+                .push(format!("{user} stays in the group {GROUP}; to remove it: gpasswd -d {user} {GROUP}"));
+        }
     }
     let reactor = if after.flag("reactor") { " and reactor" } else { "" };
     let cache = after.text("master_job_cache").unwrap_or("local_cache");

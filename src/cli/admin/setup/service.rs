@@ -11,6 +11,8 @@ use super::plan::{Done, Plan};
 pub(super) const UNIT: &str = "saltcellar.service";
 pub(super) const SOCKET_UNIT: &str = "saltcellar.socket";
 pub(super) const MASTER_UNIT: &str = "salt-master.service";
+/// The group that may use the daemon's socket.
+pub(super) const GROUP: &str = "saltcellar";
 
 /// The program of the units of packages; units that setup installs start this program instead.
 const INSTALLED: &str = "/usr/bin/saltcellar";
@@ -159,21 +161,25 @@ pub(super) fn restart_if_enabled() -> anyhow::Result<()> {
     if is("is-enabled", UNIT)? { systemctl("restart", &[UNIT]) } else { Ok(()) }
 }
 
-/// Plans that the master's user may use the daemon's socket. Salt's packages run the master as `salt`.
-pub(super) fn membership(plan: &mut Plan, user: &str) -> anyhow::Result<()> {
-    const GROUP: &str = "saltcellar";
-    if user == "root" {
-        return Ok(());
-    }
-    let does =
-        format!("add {user}, the master's user, to the group {GROUP}, which may use the daemon's socket");
+/// Whether a user is a member of [`GROUP`].
+pub(super) fn is_member(user: &str) -> anyhow::Result<bool> {
     let groups = output("id", &["-nG", user])?;
     ensure!(
         groups.status.success(),
         "find user {user}, which is `user` in the master's configuration: {}",
         String::from_utf8_lossy(&groups.stderr).trim()
     );
-    if String::from_utf8_lossy(&groups.stdout).split_whitespace().any(|group| group == GROUP) {
+    Ok(String::from_utf8_lossy(&groups.stdout).split_whitespace().any(|group| group == GROUP))
+}
+
+/// Plans that the master's user may use the daemon's socket. Salt's packages run the master as `salt`.
+pub(super) fn membership(plan: &mut Plan, user: &str) -> anyhow::Result<()> {
+    if user == "root" {
+        return Ok(());
+    }
+    let does =
+        format!("add {user}, the master's user, to the group {GROUP}, which may use the daemon's socket");
+    if is_member(user)? {
         plan.in_place("group", does);
         return Ok(());
     }
