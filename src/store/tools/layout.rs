@@ -16,6 +16,9 @@ use crate::store::{StoreError, format};
 /// Files in a state directory that are copied whole: neither derived from the log nor part of it.
 pub const SMALL_FILES: [&str; 3] = ["FORMAT", "HOLDS", "CONSUMERS"];
 
+/// The tokens of the HTTP listener. Backups do not have them: a copy of a store is not a copy of its access.
+pub const TOKENS_FILE: &str = "TOKENS";
+
 /// A segment on disk.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SegmentFiles {
@@ -195,6 +198,7 @@ pub fn foreign(dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
             "SEQUENCE",
             "HOLDS",
             "CONSUMERS",
+            TOKENS_FILE,
             "REACTOR",
             "CLOCK",
             "state",
