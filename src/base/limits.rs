@@ -4,6 +4,7 @@
 
 mod consumers;
 mod engines;
+mod http;
 mod reactor;
 mod store;
 
@@ -11,6 +12,7 @@ use std::time::Duration;
 
 pub use consumers::*;
 pub use engines::*;
+pub use http::*;
 pub use reactor::*;
 pub use store::*;
 

@@ -196,6 +196,26 @@ counters! {
     https_certificates_bad,
     /// Hourly checks that found the HTTPS certificate expired.
     https_certificates_expired,
+    /// Connections accepted by the HTTP listener.
+    http_peers,
+    /// Connections to the HTTP listener closed because too many were open, or because it had no usable certificate.
+    http_peers_rejected,
+    /// Connections to the HTTP listener whose TLS handshake failed or timed out.
+    http_handshakes_failed,
+    /// Requests to the HTTP listener.
+    http_requests,
+    /// HTTP requests without a valid token.
+    http_unauthenticated,
+    /// HTTP requests that the token or the caller has no right for.
+    http_denied,
+    /// HTTP requests of web pages of other sites, or with an unknown `Host`.
+    http_cross_site,
+    /// HTTP requests rejected for their form: unknown path or parameter, malformed head, body too large.
+    http_malformed,
+    /// Events fired through a hook.
+    hook_events,
+    /// Requests to a hook rejected because their event passed through too many hooks before.
+    hook_loops,
     /// Bytes truncated from unfinished segments at start: writes interrupted by a crash.
     tail_bytes_cut,
     /// Frames of finished segments skipped because of a checksum mismatch.

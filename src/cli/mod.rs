@@ -109,6 +109,9 @@ enum Verb {
     /// Show, test and control sinks, which deliver events to other systems
     #[command(subcommand)]
     Sinks(admin::sinks::Sinks),
+    /// Create, list and revoke tokens of the HTTP listener
+    #[command(subcommand)]
+    Token(admin::token::Tokens),
     /// Show daemon status
     #[command(after_long_help = admin::status::EXAMPLES)]
     Status,
@@ -203,6 +206,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Verb::Events(events) => jobs::events::run(&global, events),
         Verb::Consumers(verb) => jobs::consumers::run(&global, verb),
         Verb::Sinks(verb) => admin::sinks::run(&global, verb),
+        Verb::Token(verb) => admin::token::run(&global, verb),
         Verb::Status => admin::status::run(&global),
         Verb::Doctor(args) => doctor::run(&global, &args),
         Verb::Setup(args) => admin::setup::run(&global, &args),

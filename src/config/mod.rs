@@ -11,6 +11,7 @@
 mod environment;
 mod error;
 mod file;
+mod http;
 mod https;
 mod ingest;
 mod load;
@@ -31,6 +32,7 @@ pub use self::environment::{Environment, SYSTEM_CONFIG, SYSTEM_SOCKET, SYSTEM_ST
 pub use self::error::{ConfigError, Invalid, Origin, within};
 use self::file::Lines;
 pub use self::file::read_yaml;
+pub use self::http::{HttpConfig, HttpTls};
 pub use self::https::{HttpsConfig, MinionsRead};
 pub use self::ingest::{IngestConfig, name_redact_rules};
 pub use self::load::{CliOverrides, SocketChoice, read_options};
@@ -105,6 +107,8 @@ pub struct Config {
     /// - example: `[/var/cache/salt/master/saltcellar]`
     #[serde(with = "word::many")]
     pub spools: Vec<PathBuf>,
+    /// The HTTP listener.
+    pub http: HttpConfig,
     /// The source for minions on other machines.
     pub https: HttpsConfig,
     /// Filter, redaction and spill.
@@ -254,6 +258,7 @@ impl Default for Config {
             socket_peers: Right::Write,
             bus: Vec::new(),
             spools: SPOOLS.map(PathBuf::from).to_vec(),
+            http: HttpConfig::default(),
             https: HttpsConfig::default(),
             ingest: IngestConfig::default(),
             reactor: ReactorConfig::default(),
@@ -330,6 +335,8 @@ impl Config {
         for (key, path) in [("zeromq.pull", &self.zeromq.pull), ("zeromq.pub", &self.zeromq.publish)] {
             path.as_ref().map_or(Ok(()), |path| fits_a_socket(key, &path.0))?;
         }
+        self.http.unix.as_ref().map_or(Ok(()), |path| fits_a_socket("http.unix", path))?;
+        self.http.check()?;
         self.ingest.check()?;
         self.reactor.check()?;
         self.store.check()
@@ -424,7 +431,7 @@ mod tests {
     #[test]
     fn limits_in_the_documentation_match_the_constants() {
         let values: BTreeMap<_, _> = documented("value").into_iter().collect();
-        for name in ["socket", "zeromq.pull", "zeromq.pub"] {
+        for name in ["socket", "http.unix", "zeromq.pull", "zeromq.pub"] {
             assert!(values[name].contains(&format!("at most {} bytes", limits::SOCKET_PATH_BYTES_MAX)));
         }
         let entry_bytes_max = limits::ENTRY_BYTES_MAX.show().unwrap();

@@ -123,3 +123,6 @@ mod reactor_changes;
 
 /// `saltcellar reactor test`, `check`, `conformance`.
 mod reactor_verbs;
+
+/// The HTTP listener: access, health, metrics, hooks, API.
+mod http;

@@ -226,6 +226,10 @@ pub(super) fn status(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
             "listen": source.listen, "state": source.state, "peers": source.peers, "certificate_until": until,
         })
     });
+    let http = ctx.http.as_ref().map(|listener| {
+        let listener = listener.status();
+        json!({ "listen": listener.listen, "state": listener.state })
+    });
     let zeromq = ctx.zeromq.iter().map(|source| {
         let process = source.process();
         json!({
@@ -253,6 +257,7 @@ pub(super) fn status(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
         "rules": rules.collect::<Json>(),
         "master_keys": { "known": known, "unreadable": unreadable },
         "spools": spools.collect::<Json>(),
+        "http": http,
         "https": https,
         "zeromq": zeromq.collect::<Json>(),
         "counters": counters.collect::<JsonMap<_, _>>(),

@@ -27,6 +27,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use serde_json::Value as Json;
 
+use super::http::HttpMonitor;
+use super::http::tokens::{self, Tokens};
 use super::https::HttpsMonitor;
 use super::zeromq::{self, ZmqSocketStatus};
 use crate::base::clock::{Clock, Micros};
@@ -63,6 +65,8 @@ pub struct Ctx {
     pub buses: Vec<BusMonitor>,
     /// Spool directories of the extension.
     pub spools: Vec<PathBuf>,
+    /// The HTTP listener, if it has a network address.
+    pub http: Option<HttpMonitor>,
     /// The HTTPS source, if configured.
     pub https: Option<HttpsMonitor>,
     /// Fires events onto the buses.
@@ -71,6 +75,8 @@ pub struct Ctx {
     pub reactor: Option<Handle>,
     /// The sinks.
     pub engines: Arc<Engines>,
+    /// The tokens of HTTP.
+    pub tokens: Arc<Tokens>,
     /// The open ZeroMQ sockets.
     pub zeromq: Vec<ZmqSocketStatus>,
     /// Start time of the daemon.
@@ -201,6 +207,9 @@ pub const CALLS: &[Call] = &[
     read("job_states", "List the states of a job", Read, jobs::job_states),
     read("job_diff", "Compare two runs of a job", Read, jobs::job_diff),
     poll("job_watch", "Wait for changes of a job", Read, jobs::job_watch),
+    read("token_create", "Create a token for the HTTP listener", Admin, tokens::create),
+    read("token_list", "List tokens", Admin, tokens::list),
+    read("token_revoke", "Revoke a token", Admin, tokens::revoke),
     poll("events_follow", "Wait for events from a position on", Read, consumers::follow),
     read("events_count", "Count events", Read, consumers::count),
     read("consumers_list", "List consumers with their lag", Read, consumers::list),
@@ -231,7 +240,7 @@ pub fn find(name: &str) -> Option<&'static Call> {
 }
 
 /// Reads the arguments of a call into a struct; nil counts as absent, and unknown keys are ignored.
-fn typed<T: serde::de::DeserializeOwned>(args: &Args<'_>) -> Result<T, CallError> {
+pub(super) fn typed<T: serde::de::DeserializeOwned>(args: &Args<'_>) -> Result<T, CallError> {
     let map = args.map();
     if map.len() > ARGS_BYTES_MAX {
         return Err(CallError::TooLarge { len: map.len(), max: ARGS_BYTES_MAX });
@@ -248,7 +257,7 @@ fn typed<T: serde::de::DeserializeOwned>(args: &Args<'_>) -> Result<T, CallError
 
 /// Encodes an answer without stored values. Answers that embed such values are written directly: a document would not preserve
 /// their bytes.
-fn document(answer: Json) -> Result<Vec<u8>, CallError> {
+pub(super) fn document(answer: Json) -> Result<Vec<u8>, CallError> {
     let mut bytes = Vec::new();
     match rmpv::encode::write_value(&mut bytes, &plain_value(answer)) {
         Ok(()) => Ok(bytes),

@@ -41,7 +41,8 @@ impl Rights {
         })
     }
 
-    fn of(&self, caller: Caller) -> Right {
+    /// The right of a caller.
+    pub(in crate::api) fn of(&self, caller: Caller) -> Right {
         let is_admin = |uid| uid == 0 || uid == self.daemon || self.owners().any(|(_, owner)| uid == owner);
         if caller.uid.is_some_and(is_admin) { Right::Admin } else { self.others }
     }

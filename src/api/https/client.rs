@@ -94,6 +94,16 @@ pub struct HttpsConnection {
 impl HttpsConnection {
     /// Connects with TLS, and requests the challenge.
     pub fn open(to: &Address) -> io::Result<Self> {
+        let mut connection = Self::connect(to)?;
+        let hello = connection.request("GET", HELLO_PATH, &[])?;
+        let challenge = get(&hello.body, "challenge").and_then(|value| Reader::new(value).bytes().ok());
+        let challenge = challenge.and_then(|bytes| Challenge::try_from(bytes).ok());
+        connection.challenge = challenge.ok_or_else(|| odd("the daemon's hello has no challenge"))?;
+        Ok(connection)
+    }
+
+    /// Connects with TLS only.
+    pub fn connect(to: &Address) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(&to.to, CLI_ANSWER_TIMEOUT)?;
         stream.set_read_timeout(Some(CLI_ANSWER_TIMEOUT))?;
         stream.set_write_timeout(Some(CLI_ANSWER_TIMEOUT))?;
@@ -105,13 +115,7 @@ impl HttpsConnection {
         }
         let shown = stream.conn.peer_certificates().and_then(<[_]>::first);
         let certificate = sha256(shown.ok_or_else(|| odd("the daemon sent no certificate"))?);
-        let mut connection =
-            Self { stream, certificate, challenge: Challenge::default(), number: 0, read: Vec::new() };
-        let hello = connection.request("GET", HELLO_PATH, &[])?;
-        let challenge = get(&hello.body, "challenge").and_then(|value| Reader::new(value).bytes().ok());
-        let challenge = challenge.and_then(|bytes| Challenge::try_from(bytes).ok());
-        connection.challenge = challenge.ok_or_else(|| odd("the daemon's hello has no challenge"))?;
-        Ok(connection)
+        Ok(Self { stream, certificate, challenge: Challenge::default(), number: 0, read: Vec::new() })
     }
 
     /// A batch for [`HttpsConnection::post`]: an envelope for this connection, and the frames.

@@ -17,7 +17,7 @@ pub mod client;
 mod keys;
 mod peer;
 mod permits;
-mod tls;
+pub(super) mod tls;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -18,17 +18,17 @@ use crate::wire::signed::{Digest, der};
 
 /// A loaded certificate with its key.
 #[derive(Clone)]
-pub(super) struct Certificate {
+pub(in crate::api) struct Certificate {
     /// The configuration for handshakes.
-    pub(super) config: Arc<ServerConfig>,
+    pub(in crate::api) config: Arc<ServerConfig>,
     /// Its hash, which minions sign.
-    pub(super) digest: Digest,
+    pub(in crate::api) digest: Digest,
     /// Its expiry, if it can be parsed.
-    pub(super) not_after: Option<Micros>,
+    pub(in crate::api) not_after: Option<Micros>,
 }
 
 /// The result of checking the files.
-pub(super) enum CertificateChange {
+pub(in crate::api) enum CertificateChange {
     /// Unchanged files.
     Same,
     /// A valid new pair.
@@ -37,19 +37,19 @@ pub(super) enum CertificateChange {
     Bad(String),
 }
 
-pub(super) struct Files {
+pub(in crate::api) struct Files {
     certificate: PathBuf,
     key: PathBuf,
     seen: Option<[Option<FileIdentity>; 2]>,
 }
 
 impl Files {
-    pub(super) fn new(certificate: &Path, key: &Path) -> Self {
+    pub(in crate::api) fn new(certificate: &Path, key: &Path) -> Self {
         Self { certificate: certificate.to_owned(), key: key.to_owned(), seen: None }
     }
 
     /// Loads the files if they have changed since the last call.
-    pub(super) fn check(&mut self) -> CertificateChange {
+    pub(in crate::api) fn check(&mut self) -> CertificateChange {
         let now = [&self.certificate, &self.key].map(|path| FileIdentity::of(path).ok());
         if self.seen == Some(now) {
             return CertificateChange::Same;
@@ -86,7 +86,7 @@ fn load(certificate: &Path, key: &Path) -> Result<Certificate, String> {
 }
 
 /// The SHA-256 of `bytes`.
-pub(super) fn sha256(bytes: &[u8]) -> Digest {
+pub(in crate::api) fn sha256(bytes: &[u8]) -> Digest {
     let found = ring::digest::digest(&ring::digest::SHA256, bytes);
     found.as_ref().first_chunk().copied().unwrap_or_default()
 }

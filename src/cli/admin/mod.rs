@@ -1,8 +1,9 @@
-//! The verbs that configure and describe the program itself, and its sinks.
+//! The verbs that configure and describe the program itself, its sinks and its tokens.
 
 pub(super) mod check;
 pub(super) mod completions;
 pub(super) mod setup;
 pub(super) mod sinks;
 pub(super) mod status;
+pub(super) mod token;
 pub(super) mod version;

@@ -1,8 +1,8 @@
 //! The daemon: builds all parts from a configuration, runs them, and stops them in order.
 //!
 //! ```text
-//! start: store -> appender, committer, sealer, retainer -> buses -> reactor -> sinks -> ZeroMQ -> socket, HTTPS -> ready
-//! stop:  ZeroMQ (PULL: messages received; PUB: events published) -> socket and HTTPS (calls in flight finish) -> sinks -> buses (memory
+//! start: store -> appender, committer, sealer, retainer -> buses -> reactor -> sinks -> ZeroMQ -> socket, HTTPS, HTTP -> ready
+//! stop:  ZeroMQ (PULL: messages received; PUB: events published) -> socket, HTTPS and HTTP (calls in flight finish) -> sinks -> buses (memory
 //!        stored or spilled) -> reactor -> appender (all answered, synced) -> committer -> sealer -> retainer -> lock released
 //! ```
 //!
@@ -20,10 +20,12 @@ use tokio::sync::watch;
 
 use super::{engines, permissions, reload, threads, watchdog, zeromq};
 use crate::api::call::{Ctx, JidMaker, Rights};
-use crate::api::https;
 use crate::api::socket::serve;
+use crate::api::{http, https};
 use crate::base::clock::{Clock, Micros};
-use crate::base::limits::{BUS_GATHER, BUS_GATHER_TO_REACT, DRAIN_TIMEOUT, JOBS_READ_AT_ONCE};
+use crate::base::limits::{
+    BUS_GATHER, BUS_GATHER_TO_REACT, DRAIN_TIMEOUT, HTTP_CALLS_MAX, JOBS_READ_AT_ONCE,
+};
 use crate::base::metrics::Metrics;
 use crate::base::shutdown::Drain;
 use crate::config::Config;
@@ -50,6 +52,8 @@ struct Daemon {
     socket: tokio::task::JoinHandle<()>,
     /// The HTTPS source has its own threads, so that network traffic does not delay the master.
     https: Option<(tokio::runtime::Runtime, tokio::task::JoinHandle<()>)>,
+    /// So has the HTTP listener.
+    http: Option<(tokio::runtime::Runtime, tokio::task::JoinHandle<()>)>,
     buses: Vec<JoinHandle<()>>,
     zeromq: zeromq::ZmqSockets,
     reactor: Option<ReactorService>,
@@ -185,6 +189,8 @@ impl Daemon {
             buses: watches,
             spools: config.spools.clone(),
             https: config.https.listen.map(|_| https::HttpsMonitor::default()),
+            http: config.http.listen.map(|_| http::HttpMonitor::default()),
+            tokens: Arc::new(http::tokens::Tokens::open(&config.state_dir)),
             zeromq: zeromq.statuses(),
             started,
             state_dir: config.state_dir.clone(),
@@ -200,6 +206,7 @@ impl Daemon {
                 Some((runtime, served))
             }
         };
+        let http = start_http(config, &ctx, &stopping)?;
         let signals = {
             let _in = runtime.enter();
             UnixSignals::listen()?
@@ -213,6 +220,7 @@ impl Daemon {
             runtime,
             socket,
             https,
+            http,
             buses,
             zeromq,
             reactor,
@@ -266,7 +274,7 @@ impl Daemon {
         self.zeromq.stop();
         let _ = self.stop.send(true);
         let _ = self.runtime.block_on(self.socket);
-        if let Some((runtime, served)) = self.https {
+        for (runtime, served) in self.https.into_iter().chain(self.http) {
             let _ = runtime.block_on(served);
             runtime.shutdown_timeout(Duration::from_secs(5));
         }
@@ -283,6 +291,33 @@ impl Daemon {
         self.store_threads.into_iter().for_each(threads::join);
         tracing::info!("stopped");
     }
+}
+
+/// Opens the HTTP listener, if it is configured.
+fn start_http(
+    config: &Config,
+    ctx: &Arc<Ctx>,
+    stop: &watch::Receiver<bool>,
+) -> anyhow::Result<Option<(tokio::runtime::Runtime, tokio::task::JoinHandle<()>)>> {
+    if !config.http.is_on() {
+        return Ok(None);
+    }
+    let runtime = runtime("sc-http", HTTP_CALLS_MAX)?;
+    let open = |path| {
+        let _inside = runtime.enter();
+        let (mode, group) = (config.socket_mode.0, config.socket_group.as_deref());
+        Listener::open(&ListenerSpec { path, mode, group, key: "http.unix", group_key: "socket_group" })
+    };
+    let unix = config
+        .http
+        .unix
+        .as_deref()
+        .map(open)
+        .transpose()
+        .context("open the unix socket of the HTTP listener")?;
+    let monitor = ctx.http.clone().unwrap_or_default();
+    let served = runtime.spawn(http::serve(config.http.clone(), unix, ctx.clone(), monitor, stop.clone()));
+    Ok(Some((runtime, served)))
 }
 
 /// A runtime with two named threads for tasks, and `blocking` threads for blocking work.

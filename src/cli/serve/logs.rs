@@ -18,6 +18,11 @@ use crate::config::{LogConfig, LogFormat};
 /// Installs the global log subscriber. A second call has no effect.
 pub(super) fn start(config: &LogConfig) {
     let filter = EnvFilter::builder().parse_lossy(&config.level.0);
+    // The audit log does not depend on the level.
+    let filter = match "audit=info".parse() {
+        Ok(audit) => filter.add_directive(audit),
+        Err(_) => filter,
+    };
     let form = |form| move || OneLine { form, to: io::stderr(), lost: &LOST };
     // Internal errors would be printed to standard error with a panic on failure.
     let log = tracing_subscriber::fmt().with_env_filter(filter).log_internal_errors(false);

@@ -48,6 +48,9 @@ pub fn write_small_file(dir: &Path, name: &str, text: &str) -> Result<(), StoreE
     files::write_small(&path, text)
 }
 
+/// The tokens of the HTTP listener. Backups do not have them: a copy of a store is not a copy of its access.
+pub const TOKENS_FILE: &str = "TOKENS";
+
 /// A segment on disk.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SegmentFiles {
@@ -227,6 +230,7 @@ pub fn foreign(dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
             "SEQUENCE",
             "HOLDS",
             "CONSUMERS",
+            TOKENS_FILE,
             "REACTOR",
             "CLOCK",
             "state",

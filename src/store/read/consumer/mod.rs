@@ -133,11 +133,16 @@ impl StoreInner {
 }
 
 impl Store {
+    /// The id of the store: the first part of [`Store::event_id`].
+    pub fn id(&self) -> String {
+        format!("{:016x}", self.0.store_id)
+    }
+
     /// The stable id of an event.
     pub fn event_id(&self, event: &StoredEntry) -> String {
         // A consumer's gap may begin at the number of an event of another class.
         let gap = if event.kind == Kind::Gap && event.tag == LOST_TAG.as_bytes() { "gap:" } else { "" };
-        format!("{:016x}:{gap}{}", self.0.store_id, event.seq)
+        format!("{}:{gap}{}", self.id(), event.seq)
     }
 
     /// Creates a consumer. An existing one gets the filter and keeps its cursor. Durable on return.

@@ -1,0 +1,180 @@
+//! Answers: JSON with an entity tag, errors with a stable code, and memory that is reserved until the peer has read it.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use hyper::body::Bytes;
+use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+use hyper::{Response, StatusCode};
+use serde_json::json;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::base::limits::{HTTP_ANSWER_BYTES, HTTP_BODY_TIMEOUT};
+use crate::wire::call::CallError;
+
+/// Bytes per permit.
+const PERMIT_BYTES: usize = 1024;
+
+/// An answer.
+pub(super) type Answer = Response<Body>;
+
+/// An error for the peer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct HttpError {
+    pub(super) status: StatusCode,
+    pub(super) code: &'static str,
+    pub(super) message: String,
+}
+
+impl HttpError {
+    pub(super) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        Self { status, code, message: message.into() }
+    }
+
+    pub(super) fn bad(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "bad_request", message)
+    }
+
+    pub(super) fn not_found(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not_found", message)
+    }
+
+    pub(super) fn forbidden(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "forbidden", message)
+    }
+
+    /// The answer: `{"error": {"code": ..., "message": ...}}`.
+    pub(super) fn answer(&self) -> Answer {
+        let text = json!({ "error": { "code": self.code, "message": self.message } }).to_string();
+        let mut answer = plain(self.status, "application/json", text.into());
+        if self.status == StatusCode::UNAUTHORIZED {
+            let scheme = HeaderValue::from_static("Bearer realm=\"saltcellar\"");
+            answer.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
+        }
+        if self.status == StatusCode::SERVICE_UNAVAILABLE {
+            answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        // The rest of a rejected request may still be in transit.
+        answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        answer
+    }
+}
+
+impl From<CallError> for HttpError {
+    fn from(error: CallError) -> Self {
+        let status = match &error {
+            CallError::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
+            CallError::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            CallError::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            CallError::Refused(_) => StatusCode::CONFLICT,
+            CallError::Unproven { .. } => StatusCode::FORBIDDEN,
+            _ => StatusCode::BAD_REQUEST,
+        };
+        Self::new(status, error.code(), error.to_string())
+    }
+}
+
+/// A whole answer.
+pub(super) fn plain(status: StatusCode, kind: &'static str, body: Bytes) -> Answer {
+    let mut answer = Response::new(Body::from(body));
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    answer
+}
+
+/// Headers of every answer: nothing is cached by others, guessed or embedded.
+pub(super) fn protect(headers: &mut HeaderMap) {
+    for (name, value) in [
+        ("cache-control", "private, no-cache"),
+        ("x-content-type-options", "nosniff"),
+        ("content-security-policy", "default-src 'none'; frame-ancestors 'none'"),
+        ("referrer-policy", "no-referrer"),
+        ("cross-origin-resource-policy", "same-origin"),
+    ] {
+        headers.entry(HeaderName::from_static(name)).or_insert(HeaderValue::from_static(value));
+    }
+}
+
+/// A JSON answer to a reading request, with an entity tag; without a body if the peer has it already.
+pub(super) fn tagged(body: Bytes, request: &HeaderMap) -> Answer {
+    let tag = format!("\"{:032x}\"", xxh3_128(&body));
+    let known = request.get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
+    let is_known =
+        known.flat_map(|list| list.split(',')).any(|one| one.trim().trim_start_matches("W/") == tag);
+    let mut answer = if is_known {
+        plain(StatusCode::NOT_MODIFIED, "application/json", Bytes::new())
+    } else {
+        plain(StatusCode::OK, "application/json", body)
+    };
+    if let Ok(tag) = HeaderValue::from_str(&tag) {
+        answer.headers_mut().insert(header::ETAG, tag);
+    }
+    answer
+}
+
+/// The budget for bytes of answers that peers have not read.
+#[derive(Clone)]
+pub(super) struct AnswerRoom(Arc<Semaphore>);
+
+/// Bytes with their share of the budget, which is released when the connection has written them.
+struct HeldBytes {
+    bytes: Vec<u8>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for HeldBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl AnswerRoom {
+    pub(super) fn new() -> Self {
+        Self(Arc::new(Semaphore::new(HTTP_ANSWER_BYTES / PERMIT_BYTES)))
+    }
+
+    /// Reserves the bytes of an answer.
+    pub(super) async fn hold(&self, bytes: Vec<u8>) -> Result<Bytes, HttpError> {
+        let most = HTTP_ANSWER_BYTES / PERMIT_BYTES;
+        let permits = u32::try_from((bytes.len() / PERMIT_BYTES + 1).min(most)).unwrap_or(u32::MAX);
+        match timeout(HTTP_BODY_TIMEOUT, self.0.clone().acquire_many_owned(permits)).await {
+            Ok(Ok(permit)) => Ok(Bytes::from_owner(HeldBytes { bytes, _permit: permit })),
+            _ => Err(HttpError::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "unavailable",
+                "too many answers wait to be read; try again later",
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_the_peer_has_is_not_sent_again() {
+        let first = tagged(Bytes::from_static(b"{}"), &HeaderMap::new());
+        let tag = first.headers()[header::ETAG].clone();
+        let mut asked = HeaderMap::new();
+        asked.insert(header::IF_NONE_MATCH, HeaderValue::from_static("\"x\", W/\"y\""));
+        assert_eq!(tagged(Bytes::from_static(b"{}"), &asked).status(), StatusCode::OK);
+        asked.append(header::IF_NONE_MATCH, tag);
+        assert_eq!(tagged(Bytes::from_static(b"{}"), &asked).status(), StatusCode::NOT_MODIFIED);
+        assert_eq!(tagged(Bytes::from_static(b"[]"), &asked).status(), StatusCode::OK);
+    }
+
+    #[tokio::test]
+    async fn the_room_of_an_answer_is_free_when_its_last_bytes_are_dropped() {
+        let room = AnswerRoom::new();
+        let all = HTTP_ANSWER_BYTES / PERMIT_BYTES;
+        let held = room.hold(vec![0; 10 * PERMIT_BYTES]).await.unwrap();
+        let part = held.slice(..1);
+        drop(held);
+        assert_eq!(room.0.available_permits(), all - 11);
+        drop(part);
+        assert_eq!(room.0.available_permits(), all);
+    }
+}

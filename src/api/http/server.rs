@@ -1,0 +1,200 @@
+//! The routes, and what happens to every request: checks before, protective headers and the audit log after.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderValue};
+use hyper::{Method, StatusCode};
+use parking_lot::Mutex;
+use tokio::sync::{Semaphore, watch};
+use tokio::time::Instant;
+use tower_service::Service as _;
+
+use super::access::{Access, Peer, authenticate, check_site};
+use super::answer::{Answer, AnswerRoom, HttpError, plain, protect};
+use crate::api::call::Ctx;
+use crate::base::limits::{HEALTH_STUCK, HTTP_CALLS_MAX, HTTP_LOG_INTERVAL, HTTP_STREAMS_MAX};
+use crate::base::metrics::Counter;
+use crate::config::HttpConfig;
+
+/// State shared by all connections.
+pub(super) struct HttpServer {
+    pub(super) ctx: Arc<Ctx>,
+    pub(super) config: HttpConfig,
+    pub(super) room: AnswerRoom,
+    /// Permits for requests that are carried out.
+    pub(super) calls: Semaphore,
+    /// Permits for event streams.
+    pub(super) streams: Arc<Semaphore>,
+    /// Turns true when the daemon stops.
+    pub(super) stop: watch::Receiver<bool>,
+    logged: Mutex<HashMap<&'static str, Instant>>,
+    routes: Mutex<Option<Router>>,
+}
+
+/// The state of handlers.
+pub(super) type Server = State<Arc<HttpServer>>;
+
+impl IntoResponse for HttpError {
+    fn into_response(self) -> Response {
+        self.answer()
+    }
+}
+
+impl HttpServer {
+    pub(super) fn new(ctx: Arc<Ctx>, config: &HttpConfig, stop: watch::Receiver<bool>) -> Self {
+        Self {
+            ctx,
+            config: config.clone(),
+            room: AnswerRoom::new(),
+            calls: Semaphore::new(HTTP_CALLS_MAX),
+            streams: Arc::new(Semaphore::new(HTTP_STREAMS_MAX)),
+            stop,
+            logged: Mutex::default(),
+            routes: Mutex::default(),
+        }
+    }
+
+    /// Answers a request.
+    pub(super) async fn answer(self: Arc<Self>, request: hyper::Request<Incoming>, peer: Peer) -> Answer {
+        self.ctx.metrics.http_requests.add(1);
+        // A body whose length is given in two ways could be a second request to a proxy before this listener; no second one is accepted.
+        let is_last = request.headers().contains_key(header::TRANSFER_ENCODING);
+        let mut request = request.map(Body::new);
+        request.extensions_mut().insert(peer);
+        let mut routes = self.routes.lock().get_or_insert_with(|| routes(&self)).clone();
+        let Ok(mut answer) = routes.call(request).await;
+        protect(answer.headers_mut());
+        if is_last {
+            answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        answer
+    }
+
+    fn check(&self, request: &Request, peer: Peer) -> Result<Option<Access>, HttpError> {
+        check_site(peer, request.uri(), request.headers(), &self.config.hosts)?;
+        let Ctx { tokens, rights, .. } = &*self.ctx;
+        authenticate(peer, request.uri().path(), request.headers(), tokens, rights)
+    }
+
+    /// Counts a rejected request, and logs one of each kind at an interval.
+    fn count(&self, peer: Peer, request: &str, error: &HttpError) {
+        let metrics = &self.ctx.metrics;
+        let counter: &Counter = match (error.code, error.status) {
+            ("cross_site", _) => &metrics.http_cross_site,
+            (_, StatusCode::UNAUTHORIZED) => &metrics.http_unauthenticated,
+            (_, StatusCode::FORBIDDEN) => &metrics.http_denied,
+            (_, status) if status.is_client_error() => &metrics.http_malformed,
+            _ => &metrics.calls_failed,
+        };
+        counter.add(1);
+        let mut logged = self.logged.lock();
+        if logged.get(error.code).is_none_or(|last| last.elapsed() >= HTTP_LOG_INTERVAL) {
+            logged.insert(error.code, Instant::now());
+            let status = error.status.as_u16();
+            tracing::warn!(%peer, request, status, error = error.message, "HTTP request rejected");
+        }
+    }
+}
+
+fn routes(server: &Arc<HttpServer>) -> Router {
+    Router::new()
+        .route("/healthz", get(health))
+        .route("/readyz", get(ready))
+        .fallback(unknown)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(from_fn_with_state(server.clone(), guard))
+        .with_state(server.clone())
+}
+
+/// An error in the extensions of an answer, for [`guard`].
+#[derive(Clone)]
+struct Rejected(HttpError);
+
+/// Checks a request before it reaches its handler.
+async fn guard(State(server): Server, mut request: Request, next: Next) -> Response {
+    let Some(peer) = request.extensions().get::<Peer>().copied() else {
+        return HttpError::bad("no peer").answer();
+    };
+    let line = format!("{} {:.200}", request.method(), request.uri());
+    let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
+    let access = match server.check(&request, peer) {
+        Ok(access) => access,
+        Err(error) => {
+            server.count(peer, &line, &error);
+            return error.answer();
+        }
+    };
+    let who = access.as_ref().map(|access| (access.name.clone(), access.right.name()));
+    request.extensions_mut().insert(access);
+    let answer = next.run(request).await;
+    if let Some(Rejected(error)) = answer.extensions().get() {
+        server.count(peer, &line, error);
+    }
+    // Health checks and metrics without a token are not logged: nobody is behind them, and they come every few seconds.
+    if let Some((who, right)) = who {
+        let status = answer.status().as_u16();
+        let bytes = axum::body::HttpBody::size_hint(answer.body()).exact();
+        let action = if is_read { "read" } else { "change" };
+        tracing::info!(target: "audit", action, who, right, %peer, request = line, status, bytes, "HTTP request");
+    }
+    answer
+}
+
+/// The answer to a rejected request, which [`guard`] counts.
+pub(super) fn rejected(error: HttpError) -> Response {
+    let mut answer = error.answer();
+    answer.extensions_mut().insert(Rejected(error));
+    answer
+}
+
+async fn unknown(request: Request) -> Response {
+    rejected(HttpError::not_found(format!(
+        "there is no {:.100}; docs/HTTP.md lists the paths",
+        request.uri().path()
+    )))
+}
+
+async fn wrong_method(request: Request) -> Response {
+    let message = format!("{} {:.100} is not possible", request.method(), request.uri().path());
+    rejected(HttpError::new(StatusCode::METHOD_NOT_ALLOWED, "method", message))
+}
+
+fn text(status: StatusCode, lines: String) -> Answer {
+    plain(status, "text/plain; charset=utf-8", lines.into())
+}
+
+/// Whether the daemon works: 200, or 503 with the reason.
+async fn health(State(server): Server) -> Answer {
+    let stuck = server.ctx.store.appender_seen_ago();
+    if stuck < HEALTH_STUCK {
+        return text(StatusCode::OK, "ok\n".to_owned());
+    }
+    let why = format!("the appender is stuck for {} s, probably in disk I/O\n", stuck.as_secs());
+    text(StatusCode::SERVICE_UNAVAILABLE, why)
+}
+
+/// Whether the daemon accepts entries and reads its buses: 200, or 503 with the reasons.
+async fn ready(State(server): Server) -> Answer {
+    let ctx = &server.ctx;
+    let mut reasons = Vec::new();
+    if let Some(why) = ctx.store.refusal() {
+        reasons.push(format!("the store accepts no entries: {why}"));
+    }
+    for bus in ctx.buses.iter().map(crate::ingest::bus::BusMonitor::status) {
+        if !bus.connected {
+            reasons.push(format!("the bus {} is not connected", bus.path.display()));
+        }
+    }
+    if reasons.is_empty() {
+        return text(StatusCode::OK, "ready\n".to_owned());
+    }
+    text(StatusCode::SERVICE_UNAVAILABLE, reasons.join("\n") + "\n")
+}

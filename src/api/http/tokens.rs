@@ -1,0 +1,334 @@
+//! Tokens of the HTTP listener: `saltcellar token`, and the file `TOKENS` in the state directory.
+//!
+//! A token is `sct_` and 32 random bytes in base64. The file has its SHA-256, from which the token cannot be found: unlike a password it has 256 random
+//! bits, so nothing is gained by a slow hash, and a fast one cannot be used to keep the daemon busy.
+//!
+//! ```text
+//! {"version": 1, "tokens": [{"name": ..., "scope": ..., "hash": <64 hex digits>, "created": <microseconds since 1970>, "minions": <glob>, ...}]}
+//! ```
+//!
+//! # Invariant
+//!
+//! A token is valid only while its hash is in the file, which is durable before a call is answered. The file has mode 0600 with any umask.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use parking_lot::Mutex;
+use ring::rand::{SecureRandom as _, SystemRandom};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value as Json, json};
+use subtle::ConstantTimeEq as _;
+
+use crate::api::call::{Ctx, document, typed};
+use crate::api::https::tls::sha256;
+use crate::base::limits::{TOKEN_TEXT_BYTES_MAX, TOKENS_MAX};
+use crate::model::{Glob, Right};
+use crate::store::tools::layout::TOKENS_FILE;
+use crate::wire::call::{Args, CallError};
+
+/// The first characters of every token, by which programs that search for secrets recognise one.
+const PREFIX: &str = "sct_";
+
+const VERSION: u32 = 1;
+
+/// The tokens of a daemon.
+pub struct Tokens {
+    path: PathBuf,
+    state: Mutex<State>,
+}
+
+struct State {
+    tokens: Vec<Token>,
+    /// Why the file cannot be used; then no token is valid, and the file stays as it is.
+    problem: Option<String>,
+}
+
+/// A token without its secret.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Token {
+    /// Its name, for people and for the audit log.
+    pub name: String,
+    /// Its right.
+    pub scope: Scope,
+    hash: String,
+    created: i64,
+    /// What it is limited to.
+    #[serde(flatten)]
+    pub limits: TokenLimits,
+}
+
+/// The right of a token. [`Right`] accepts no `admin` from the configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scope {
+    /// [`Right::Read`]
+    Read,
+    /// [`Right::Write`]
+    Write,
+    /// [`Right::Admin`]
+    Admin,
+}
+
+impl From<Scope> for Right {
+    fn from(scope: Scope) -> Self {
+        match scope {
+            Scope::Read => Right::Read,
+            Scope::Write => Right::Write,
+            Scope::Admin => Right::Admin,
+        }
+    }
+}
+
+/// Globs that restrict a token; absent ones allow everything.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
+pub struct TokenLimits {
+    /// Minion ids.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub minions: Option<String>,
+    /// Tags of events.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tags: Option<String>,
+    /// Functions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub functions: Option<String>,
+}
+
+impl TokenLimits {
+    /// Whether anything is restricted.
+    pub fn is_limited(&self) -> bool {
+        *self != Self::default()
+    }
+
+    /// Whether an event may be read. Under a limit, an event without a minion or without a function is not.
+    pub fn allow_event(&self, tag: &str, minion: &str, fun: &str) -> bool {
+        Self::allows(self.tags.as_deref(), tag)
+            && Self::allows(self.minions.as_deref(), minion)
+            && Self::allows(self.functions.as_deref(), fun)
+    }
+
+    /// Whether a glob of a limit allows a text.
+    pub fn allows(glob: Option<&str>, text: &str) -> bool {
+        glob.is_none_or(|glob| Glob::new(glob).matches(text))
+    }
+}
+
+#[derive(Deserialize, Serialize)]
+struct TokenFile {
+    version: u32,
+    tokens: Vec<Token>,
+}
+
+impl Tokens {
+    /// Reads the file of a state directory. An unusable file is logged, and no token is valid.
+    pub fn open(state_dir: &Path) -> Self {
+        let path = state_dir.join(TOKENS_FILE);
+        let state = match read(&path) {
+            Ok(tokens) => State { tokens, problem: None },
+            Err(problem) => {
+                tracing::error!(path = %path.display(), problem, "tokens unusable, every token is rejected");
+                State { tokens: Vec::new(), problem: Some(problem) }
+            }
+        };
+        Self { path, state: Mutex::new(state) }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.state.lock().tokens.is_empty()
+    }
+
+    /// The token with this text. The time that this takes depends on the number of tokens only.
+    pub fn find(&self, text: &str) -> Option<Token> {
+        let hash = hash(text);
+        let state = self.state.lock();
+        let mut found = None;
+        for token in &state.tokens {
+            if bool::from(token.hash.as_bytes().ct_eq(hash.as_bytes())) {
+                found = Some(token.clone());
+            }
+        }
+        found
+    }
+
+    /// Adds a token, and returns its text, which is not kept.
+    fn create(&self, name: &str, scope: Scope, limits: TokenLimits, now: i64) -> Result<String, CallError> {
+        let mut random = [0; 32];
+        let no_random =
+            |_| CallError::Internal("the kernel provides no random bytes, no token created".to_owned());
+        SystemRandom::new().fill(&mut random).map_err(no_random)?;
+        let text = format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(random));
+        let token = Token { name: name.to_owned(), scope, hash: hash(&text), created: now, limits };
+        self.change(|tokens| {
+            if tokens.iter().any(|token| token.name == name) {
+                return Err(CallError::Refused(format!("token {name:?} exists; revoke it first")));
+            }
+            if tokens.len() >= TOKENS_MAX {
+                return Err(CallError::Refused(format!(
+                    "there are {TOKENS_MAX} tokens already; revoke one first"
+                )));
+            }
+            tokens.push(token);
+            Ok(())
+        })?;
+        Ok(text)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Vec<Token>) -> Result<(), CallError>) -> Result<(), CallError> {
+        let mut state = self.state.lock();
+        if let Some(problem) = &state.problem {
+            return Err(CallError::Refused(format!(
+                "{}: {problem}; remove the file and restart the daemon: all tokens must then be created anew",
+                self.path.display()
+            )));
+        }
+        let mut tokens = state.tokens.clone();
+        change(&mut tokens)?;
+        write(&self.path, &tokens)
+            .map_err(|error| CallError::Internal(format!("cannot write {}: {error}", self.path.display())))?;
+        state.tokens = tokens;
+        Ok(())
+    }
+}
+
+fn hash(text: &str) -> String {
+    sha256(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn read(path: &Path) -> Result<Vec<Token>, String> {
+    let text = match std::fs::read_to_string(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        text => text.map_err(|error| error.to_string())?,
+    };
+    let file: TokenFile = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+    if file.version != VERSION {
+        return Err(format!("version {} instead of {VERSION}: written by another release", file.version));
+    }
+    Ok(file.tokens)
+}
+
+/// Replaces the file atomically; durable on return. The temporary file has mode 0600.
+fn write(path: &Path, tokens: &[Token]) -> std::io::Result<()> {
+    let dir = path.parent().unwrap_or(Path::new("."));
+    let mut file = tempfile::Builder::new().prefix(TOKENS_FILE).suffix(".tmp").tempfile_in(dir)?;
+    serde_json::to_writer(&mut file, &TokenFile { version: VERSION, tokens: tokens.to_vec() })?;
+    file.flush()?;
+    file.as_file().sync_all()?;
+    file.persist(path)?;
+    std::fs::File::open(dir)?.sync_all()
+}
+
+#[derive(Deserialize)]
+struct CreateArgs {
+    name: String,
+    scope: Scope,
+    #[serde(flatten)]
+    limits: TokenLimits,
+}
+
+#[derive(Deserialize)]
+struct NameArgs {
+    name: String,
+}
+
+fn check_text(key: &str, text: &str) -> Result<(), CallError> {
+    let is_plain = !text.is_empty() && text.len() <= TOKEN_TEXT_BYTES_MAX && !text.contains(char::is_control);
+    let expected =
+        format!("argument `{key}`: expected 1 to {TOKEN_TEXT_BYTES_MAX} bytes without control characters");
+    if is_plain { Ok(()) } else { Err(CallError::Argument(expected)) }
+}
+
+/// The call `token_create`.
+pub(in crate::api) fn create(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+    let CreateArgs { name, scope, limits } = typed(args)?;
+    check_text("name", &name)?;
+    let TokenLimits { minions, tags, functions } = &limits;
+    for (key, glob) in [("minions", minions), ("tags", tags), ("functions", functions)] {
+        glob.as_deref().map_or(Ok(()), |glob| check_text(key, glob))?;
+    }
+    let text = ctx.tokens.create(&name, scope, limits, ctx.clock.now().0)?;
+    tracing::info!(target: "audit", action = "token_create", token = name, ?scope, "token created");
+    document(json!({ "name": name, "token": text }))
+}
+
+/// The call `token_list`.
+pub(in crate::api) fn list(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
+    let state = ctx.tokens.state.lock();
+    let row = |token: &Token| {
+        json!({
+            "name": token.name, "scope": Right::from(token.scope).name(), "time": token.created,
+            "minions": token.limits.minions, "tags": token.limits.tags, "functions": token.limits.functions,
+        })
+    };
+    let rows = state.tokens.iter().map(row).collect::<Json>();
+    document(json!({ "tokens": rows, "problem": state.problem }))
+}
+
+/// The call `token_revoke`.
+pub(in crate::api) fn revoke(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
+    let NameArgs { name } = typed(args)?;
+    ctx.tokens.change(|tokens| {
+        let before = tokens.len();
+        tokens.retain(|token| token.name != name);
+        let unknown = || CallError::Refused(format!("there is no token {name:?}"));
+        (tokens.len() < before).then_some(()).ok_or_else(unknown)
+    })?;
+    tracing::info!(target: "audit", action = "token_revoke", token = name, "token revoked");
+    document(json!({ "name": name }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn a_token_is_found_by_its_text_only_and_survives_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let tokens = Tokens::open(dir.path());
+        let text = tokens.create("grafana", Scope::Read, TokenLimits::default(), 7).unwrap();
+        assert!(text.starts_with(PREFIX) && text.len() == PREFIX.len() + 43, "{text}");
+        let other = tokens.create("ci", Scope::Write, TokenLimits::default(), 8).unwrap();
+        assert_ne!(text, other);
+        let path = dir.path().join(TOKENS_FILE);
+        let stored = std::fs::read_to_string(&path).unwrap();
+        assert!(!stored.contains(&text[PREFIX.len()..]), "the file has no token");
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let again = Tokens::open(dir.path());
+        assert_eq!(again.find(&text).unwrap().name, "grafana");
+        assert_eq!(Right::from(again.find(&other).unwrap().scope), Right::Write);
+        for wrong in ["", PREFIX, &text[1..], &format!("{text}A")] {
+            assert_eq!(again.find(wrong), None, "{wrong}");
+        }
+        let twice = again.create("ci", Scope::Read, TokenLimits::default(), 9).unwrap_err();
+        assert!(twice.to_string().contains("exists"), "{twice}");
+    }
+
+    #[test]
+    fn a_damaged_file_makes_no_token_valid_and_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(TOKENS_FILE);
+        for text in ["{", "{\"version\": 2, \"tokens\": []}"] {
+            std::fs::write(&path, text).unwrap();
+            let tokens = Tokens::open(dir.path());
+            let error = tokens.create("a", Scope::Read, TokenLimits::default(), 1).unwrap_err();
+            assert!(error.to_string().contains("remove the file"), "{error}");
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn limits_apply_to_all_three_texts() {
+        let limits = |text: &str| serde_json::from_str::<TokenLimits>(text).unwrap();
+        let all = limits(r#"{"minions": "web*", "tags": "salt/*", "functions": "state.*"}"#);
+        assert!(all.allow_event("salt/job/1/ret/web1", "web1", "state.apply"));
+        for (tag, minion, fun) in
+            [("x", "web1", "state.apply"), ("salt/x", "db", "state.apply"), ("salt/x", "web1", "")]
+        {
+            assert!(!all.allow_event(tag, minion, fun), "{tag} {minion} {fun}");
+        }
+        assert!(TokenLimits::default().allow_event("", "", "") && !TokenLimits::default().is_limited());
+    }
+}

@@ -1,0 +1,53 @@
+//! Limits of the HTTP listener.
+
+use std::time::Duration;
+
+/// Connections on the network address, and on the unix socket. One more is closed.
+pub const HTTP_PEERS_MAX: usize = 1024;
+
+/// Open event streams. One more is answered 503, so that streams leave connections for other requests.
+pub const HTTP_STREAMS_MAX: usize = 512;
+
+/// Bytes and lines of the head of a request.
+pub const HTTP_HEAD_BYTES_MAX: usize = 16 * 1024;
+/// See [`HTTP_HEAD_BYTES_MAX`].
+pub const HTTP_HEAD_LINES_MAX: usize = 64;
+
+/// Timeout for the head of a request, and of an idle connection.
+pub const HTTP_IDLE: Duration = Duration::from_secs(60);
+
+/// Timeout for the body of a request.
+pub const HTTP_BODY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Bytes of the body of a request to the API. A filter has at most a quarter.
+pub const HTTP_BODY_BYTES_MAX: usize = 64 * 1024;
+
+/// Bytes of the body of a request to a hook. The event must fit into Salt's `max_event_size`.
+pub const HOOK_BODY_BYTES_MAX: usize = 1024 * 1024 - 64 * 1024;
+
+/// How often one event may pass through a hook and a sink of type `http`. A longer chain is a loop.
+pub const HOOK_HOPS_MAX: u32 = 4;
+
+/// Requests that are carried out at once; others wait.
+pub const HTTP_CALLS_MAX: usize = 8;
+
+/// Bytes of answers that wait for peers to read them. A further answer waits up to [`HTTP_BODY_TIMEOUT`].
+pub const HTTP_ANSWER_BYTES: usize = 128 * 1024 * 1024;
+
+/// Events of one piece of a stream.
+pub const HTTP_STREAM_EVENTS: usize = 500;
+
+/// Interval at which an idle event stream sends a comment, so that a broken connection is noticed.
+pub const HTTP_STREAM_BEAT: Duration = Duration::from_secs(10);
+
+/// Tokens of one daemon.
+pub const TOKENS_MAX: usize = 256;
+
+/// Bytes of a token's name and of each of its globs.
+pub const TOKEN_TEXT_BYTES_MAX: usize = 128;
+
+/// Log interval for rejected requests of one kind; all are counted.
+pub const HTTP_LOG_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Age of the appender's last sign of life from which the daemon is not healthy. It iterates at least once a second.
+pub const HEALTH_STUCK: Duration = Duration::from_secs(10);
