@@ -5,6 +5,7 @@ pub mod client;
 pub mod https;
 pub mod query;
 pub mod socket;
+pub mod status;
 mod stream;
 mod submit;
 mod trust;

@@ -111,7 +111,7 @@ enum Verb {
     Sinks(admin::sinks::Sinks),
     /// Show daemon status
     #[command(after_long_help = admin::status::EXAMPLES)]
-    Status,
+    Status(admin::status::Args),
     /// Diagnose the daemon, its socket and store, the Salt master's configuration and the extension's spool
     #[command(after_long_help = doctor::EXAMPLES)]
     Doctor(doctor::Args),
@@ -200,7 +200,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Verb::Events(events) => jobs::events::run(&global, events),
         Verb::Consumers(verb) => jobs::consumers::run(&global, verb),
         Verb::Sinks(verb) => admin::sinks::run(&global, verb),
-        Verb::Status => admin::status::run(&global),
+        Verb::Status(args) => admin::status::run(&global, &args),
         Verb::Doctor(args) => doctor::run(&global, &args),
         Verb::Setup(args) => admin::setup::run(&global, &args),
         Verb::Store(verb) => store::run(&global, verb),

@@ -16,6 +16,7 @@ mod store;
 mod writes;
 
 pub use poll::Poll;
+pub(in crate::api) use reactor::no_events;
 pub use rights::{Caller, Rights};
 pub use store::prune_answer;
 pub(in crate::api) use writes::signed_return;
