@@ -6,6 +6,7 @@ pub mod http;
 pub mod https;
 pub mod query;
 pub mod socket;
+pub mod status;
 mod stream;
 mod submit;
 mod trust;

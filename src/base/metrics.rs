@@ -52,6 +52,10 @@ counters! {
     commits,
     /// Events already stored from another source.
     duplicates_folded,
+    /// Returns stored; a return that a call delivered before the bus showed it counts twice.
+    returns_stored,
+    /// Those among them that failed: `success` is false, or the exit code is not 0.
+    returns_failed,
     /// Returns that differ from the first return of the same jid and minion; stored as history.
     returns_differing,
     /// Log blocks that could not be read while the dedupe window was refilled at start; duplicates of their entries are not recognised.

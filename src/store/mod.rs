@@ -58,6 +58,7 @@ use parking_lot::{Mutex, RwLock};
 
 pub use error::StoreError;
 pub use format::FORMAT_VERSION;
+pub use index::LatestJob;
 pub use read::consumer::{
     BatchLimits, ConsumerBatch, ConsumerRecord, ConsumerStatus, LostEntries, Start, is_consumer_name,
 };
@@ -69,7 +70,7 @@ pub use retain::age_clock::Step;
 pub use retain::free_space::FreeSpace;
 pub use retain::hold::Hold;
 pub use segment::seal::Sealer;
-pub use write::appender::{Appender, Done, Intake};
+pub use write::appender::{Appender, Done, FailedReturn, Intake};
 pub use write::class::{Class, Classes};
 pub use write::committer::Committer;
 
@@ -214,6 +215,8 @@ struct StoreInner {
     rates: read::stats::Rates,
     /// Entries written since the start, by class.
     written: Vec<AtomicU64>,
+    /// The last failed return since the start.
+    last_failed: Mutex<Option<FailedReturn>>,
     _lock: format::Lock,
 }
 
@@ -259,6 +262,11 @@ impl Store {
     /// Why new entries are rejected; `None` while there is enough disk space.
     pub fn refusal(&self) -> Option<String> {
         self.0.guard.refusal()
+    }
+
+    /// The last failed return since the start.
+    pub fn last_failed_return(&self) -> Option<FailedReturn> {
+        self.0.last_failed.lock().clone()
     }
 
     /// Time since the appender's last iteration: at most about a second, unless disk I/O blocks it.
@@ -312,6 +320,7 @@ impl Store {
             pin_bytes_max: options.limits.pin_bytes_max,
             rates: read::stats::Rates::default(),
             written,
+            last_failed: Mutex::default(),
             _lock: lock,
         });
         let mut known: HashMap<(String, SeqNo), SegmentMetadata> = HashMap::new();

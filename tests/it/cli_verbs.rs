@@ -269,9 +269,11 @@ fn errors_of_the_daemon_map_to_exit_codes() {
     }
 }
 
-#[test]
-fn the_status_is_shown() {
-    let daemon = FakeDaemon::answering("status", |_| {
+/// A daemon with one reason of this level.
+fn a_status(state: &'static str) -> FakeDaemon {
+    FakeDaemon::answering("status", move |_| {
+        let reason =
+            map([("level", state.into()), ("part", "disk".into()), ("message", "nearly\x1bfull".into())]);
         let bus = map([
             ("path", "/var/run/salt/master".into()),
             ("connected", true.into()),
@@ -282,21 +284,43 @@ fn the_status_is_shown() {
             ("version", "0.1.0".into()),
             ("pid", 7.into()),
             ("bus", Value::Array(vec![bus])),
-            ("counters", map([("events_in", 12.into())])),
+            ("counters", map([("bus_events", 12.into()), ("calls", 0.into())])),
+            ("health", map([("state", state.into()), ("reasons", Value::Array(vec![reason]))])),
             ("classes", Value::Array(vec![])),
         ]))
-    });
-    let text = stdout(&daemon.run(&["status"]));
+    })
+}
+
+#[test]
+fn the_status_is_shown() {
+    let daemon = a_status("warning");
+    let output = daemon.run(&["status"]);
+    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
+    let text = stdout(&output);
     for line in [
-        "version    0.1.0",
-        "BUS                   CONNECTED  FRAMING  EVENTS  WAITING  SPILLED  SPILL BYTES  LOST  GAPS",
-        "/var/run/salt/master  true       len          12",
-        "events_in     12",
+        "saltcellar 0.1.0, up 0s: 1 warning",
+        "warning  disk: nearly\\x1bfull",
+        "failure  none since the start",
+        "PART  NAME                  STATE      LAG",
+        "bus   /var/run/salt/master  connected  -",
     ] {
         assert!(text.lines().any(|shown| shown == line), "{line:?} in {text}");
     }
+    assert!(text.lines().count() < 25 && !text.contains("bus_events"), "{text}");
+    let counters = stdout(&daemon.run(&["status", "--counters"]));
+    assert!(counters.lines().any(|line| line == "bus      bus_events     12"), "{counters}");
+    assert!(!counters.contains("calls"), "no zeros: {counters}");
     let document: Json = serde_json::from_str(&stdout(&daemon.run(&["status", "--output=json"]))).unwrap();
-    assert_eq!(document["counters"]["events_in"], 12);
+    assert_eq!(document["counters"]["bus_events"], 12);
+    assert_eq!((&document["health"]["state"], &document["https"]), (&json!("warning"), &Json::Null));
+}
+
+#[test]
+fn problems_end_status_with_1() {
+    for args in [&["status"][..], &["status", "--output=json"]] {
+        let output = a_status("problem").run(args);
+        assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(1), "saltcellar: 1 problem\n"));
+    }
 }
 
 #[test]
@@ -343,4 +367,41 @@ fn completions_are_printed_for_each_shell() {
         let output = program().args(["completions", shell]).output().unwrap();
         assert!(stdout(&output).contains(sign), "{shell}");
     }
+}
+
+#[test]
+fn rows_are_printed_as_comma_separated_values() {
+    let output = jobs().run(&["jobs", "list", "--limit=1", "--output=csv"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(
+        stdout(&output),
+        "JID,TIME (UTC),FUN,TGT,USER,RETURNED,FAILED,ARG\n\
+         20261121054728123456,2026-11-21 05:47:28.123,cmd.run,*,root,2/3,1,uptime\n"
+    );
+    let output = jobs().run(&["version", "--output=csv"]);
+    assert_eq!(output.status.code(), Some(64), "{}", stdout(&output));
+    assert!(stderr(&output).contains("this verb prints no rows"), "{}", stderr(&output));
+}
+
+#[test]
+fn times_are_local_unless_utc_is_requested() {
+    let daemon = jobs();
+    let run = |args: &[&str]| {
+        let mut command = program();
+        command.env("TZ", "XYZ-3").arg("--socket").arg(&daemon.socket).args(args);
+        stdout(&command.output().unwrap())
+    };
+    let local = run(&["jobs", "list", "--limit=1"]);
+    assert!(local.contains("TIME   ") && local.contains("2026-11-21 08:47:28.123"), "{local}");
+    let utc = run(&["jobs", "list", "--limit=1", "--utc"]);
+    assert!(utc.contains("TIME (UTC)") && utc.contains("2026-11-21 05:47:28.123"), "{utc}");
+    let json = run(&["jobs", "list", "--limit=1", "--output=jsonl"]);
+    assert!(json.contains("2026-11-21T05:47:28.123456Z"), "{json}");
+    daemon.requests();
+    run(&["jobs", "list", "--limit=1", "--since", "2026-11-21 08:47:28.123456", "--until", "-1h"]);
+    let (_, args) = daemon.requests().pop().unwrap();
+    assert_eq!(args["since"].as_i64(), Some(TIME));
+    let output = program().args(["jobs", "list", "--since", "-1x"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(64));
+    assert!(stderr(&output).contains("yesterday 14:00"), "{}", stderr(&output));
 }

@@ -1,19 +1,13 @@
 //! Calls about events, entries, and the daemon's status.
 
-use std::path::Path;
-
-use serde_json::{Map as JsonMap, Value as Json, json};
-
 use super::consumers::FilterArgs;
 use super::{Ctx, document, failed, typed};
+use crate::api::status;
 use crate::base::clock::Micros;
 use crate::base::limits::{LIST_BYTES_MAX, LIST_ROWS_MAX};
-use crate::ingest::bus::BusMonitor;
-use crate::ingest::spool::Spool;
 use crate::model::{EventFilter, Flags, Glob, Kind, SeqNo};
 use crate::store::{EventPage, StoredEntry};
 use crate::wire::call::{Args, CallError};
-use crate::wire::frame::Framing;
 use crate::wire::msgpack::{self, Reader, Writer};
 
 const LIMIT: usize = 20;
@@ -100,7 +94,7 @@ pub(super) fn events_list(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallErr
         ctx.metrics.filters_too_costly.add(1);
         return Err(CallError::Refused(format!("event {seq}: {error}")));
     }
-    let EventPage { mut events, next, .. } = page;
+    let EventPage { mut events, next, stats, .. } = page;
     let bytes: usize = events.iter().map(|e| e.body.len() + e.tag.len()).sum();
     // The event that exceeds the byte limit is sent only if it is the first one.
     let keep = if bytes > LIST_BYTES_MAX { (events.len() - 1).clamp(1, limit.max(1)) } else { limit };
@@ -112,7 +106,11 @@ pub(super) fn events_list(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallErr
         events.reverse();
     }
     let mut w = Writer::new();
-    w.map(if next.is_some() { 3 } else { 2 }).str("events").array(events.len());
+    w.map(if next.is_some() { 4 } else { 3 }).str("scan").map(5);
+    w.str("segments").uint(stats.segments).str("segments_skipped").uint(stats.segments_skipped);
+    w.str("blocks").uint(stats.blocks).str("blocks_skipped").uint(stats.blocks_skipped);
+    w.str("entries").uint(stats.entries);
+    w.str("events").array(events.len());
     for event in &events {
         write_event(ctx, &mut w, event);
     }
@@ -187,80 +185,8 @@ pub(super) fn entries(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> 
     Ok(w.into_bytes())
 }
 
-fn spool(dir: &Path, spool: std::io::Result<Spool>) -> Json {
-    let (spool, problem) = match spool {
-        Ok(spool) => (spool, None),
-        Err(error) => (Spool::default(), Some(error.to_string())),
-    };
-    json!({
-        "dir": dir.to_string_lossy(), "waiting_bytes": spool.waiting_bytes,
-        "dead_letter_bytes": spool.dead_letter_bytes, "oldest": spool.oldest.map(|at| at.0),
-        "lost": spool.lost.into_iter().map(|(reason, n)| (reason, n.into())).collect::<JsonMap<_, _>>(),
-        "problem": problem,
-    })
-}
-
-fn bus(bus: &BusMonitor) -> Json {
-    let bus = bus.status();
-    let waiting = bus.waiting;
-    json!({
-        "path": bus.path.to_string_lossy(), "connected": bus.connected,
-        "framing": bus.framing.map(Framing::name), "events": bus.events,
-        "waiting_events": waiting.events, "waiting_bytes": waiting.bytes,
-        "spilled_events": waiting.spilled_events, "spilled_bytes": waiting.spilled_bytes,
-        "lost": waiting.lost, "gaps": waiting.gaps, "safe_until": waiting.seen.map(|at| at.0),
-    })
-}
-
 pub(super) fn status(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let durable = ctx.store.durable().0;
-    let (known, unreadable) = ctx.policy.master_keys().counts();
-    let rules = ctx.policy.counts().into_iter().map(|rule| {
-        json!({ "name": rule.name, "list": rule.list, "entries": rule.entries, "filtered": rule.dropped })
-    });
-    let spools = ctx.spools.iter().filter_map(|dir| Some(spool(dir, Spool::inspect(dir).transpose()?)));
-    let https = ctx.https.as_ref().map(|watch| {
-        let source = watch.status();
-        let until = source.certificate_until.map(|until| until.0);
-        json!({
-            "listen": source.listen, "state": source.state, "peers": source.peers, "certificate_until": until,
-        })
-    });
-    let http = ctx.http.as_ref().map(|listener| {
-        let listener = listener.status();
-        json!({ "listen": listener.listen, "state": listener.state })
-    });
-    let zeromq = ctx.zeromq.iter().map(|source| {
-        let process = source.process();
-        json!({
-            "source": source.kind, "path": source.path.to_string_lossy(), "process": process.pid,
-            "restarts": process.restarts,
-        })
-    });
-    let counters = ctx.metrics.all().into_iter().map(|(name, value)| (name.to_owned(), value.into()));
-    let classes = ctx.store.classes().map_err(failed)?.into_iter().map(|class| {
-        json!({
-            "class": *class.name, "segments": class.segments, "entries": class.totals.entries,
-            "disk_bytes": class.totals.log_bytes, "raw_bytes": class.totals.raw_bytes,
-        })
-    });
-    document(json!({
-        "version": env!("CARGO_PKG_VERSION"),
-        "pid": std::process::id(),
-        "uptime_s": ctx.clock.now().0.saturating_sub(ctx.started.0) / 1_000_000,
-        "state_dir": ctx.state_dir.to_string_lossy(),
-        "socket": ctx.socket.to_string_lossy(),
-        "head": durable,
-        "durable": durable,
-        "bus": ctx.buses.iter().map(bus).collect::<Json>(),
-        "reactor": ctx.reactor.is_some(),
-        "rules": rules.collect::<Json>(),
-        "master_keys": { "known": known, "unreadable": unreadable },
-        "spools": spools.collect::<Json>(),
-        "http": http,
-        "https": https,
-        "zeromq": zeromq.collect::<Json>(),
-        "counters": counters.collect::<JsonMap<_, _>>(),
-        "classes": classes.collect::<Json>(),
-    }))
+    let status = status::status(ctx).map_err(failed)?;
+    let answer = serde_json::to_value(status).map_err(|error| CallError::Internal(error.to_string()))?;
+    document(answer)
 }

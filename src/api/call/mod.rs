@@ -16,6 +16,7 @@ mod store;
 mod writes;
 
 pub use poll::Poll;
+pub(in crate::api) use reactor::no_events;
 pub use rights::{Caller, Rights};
 pub use store::prune_answer;
 pub(in crate::api) use writes::signed_return;
@@ -206,6 +207,8 @@ pub const CALLS: &[Call] = &[
     read("job_show", "Show one job with its returns", Read, jobs::job_show),
     read("job_states", "List the states of a job", Read, jobs::job_states),
     read("job_diff", "Compare two runs of a job", Read, jobs::job_diff),
+    read("minions_list", "List minions with their last jobs", Read, jobs::minions::list),
+    read("minions_show", "Show one minion", Read, jobs::minions::show),
     poll("job_watch", "Wait for changes of a job", Read, jobs::job_watch),
     read("token_create", "Create a token for the HTTP listener", Admin, tokens::create),
     read("token_list", "List tokens", Admin, tokens::list),

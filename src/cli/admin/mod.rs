@@ -6,4 +6,5 @@ pub(super) mod setup;
 pub(super) mod sinks;
 pub(super) mod status;
 pub(super) mod token;
+pub(super) mod top;
 pub(super) mod version;

@@ -1,107 +1,333 @@
-//! `saltcellar status`: shows the state of the daemon.
+//! `saltcellar status`: says whether all is well, on one screen.
 
+use anyhow::Context as _;
 use serde_json::Value as Json;
 
+use crate::api::client::args;
+use crate::api::status::{Level, Reason, Status};
 use crate::base::clock::Micros;
-use crate::cli::format::fields::Fields as _;
-use crate::cli::format::nested::leaf;
-use crate::cli::format::output::{Output, show};
+use crate::cli::format::output::{Output, plain, show};
 use crate::cli::format::table::{Column, Table};
-use crate::cli::{Global, ask};
+use crate::cli::format::units::{bytes, rate, span};
+use crate::cli::format::when::{iso_in, short};
+use crate::cli::{Global, ask, finding};
+use crate::wire::json::to_json;
 
 pub(in crate::cli) const EXAMPLES: &str = "\
+A problem is a present state in which data is rejected, lost or long overdue. A warning needs attention.
+LAG is what waits in a source, or what a reader has not processed.
+
+Exit codes: 0 no problems (warnings are possible), 1 problems, 69 daemon unreachable.
+
 Examples:
   saltcellar status
-  saltcellar status --output json | jq .counters";
+  saltcellar status --counters
+  saltcellar status --output json | jq .health";
 
-pub(in crate::cli) fn run(global: &Global) -> anyhow::Result<()> {
-    let status = ask::answer(global, "status", (), "query the status")?;
-    show(global.output, &status, |out| table(out, &status))
+/// Flags of `status`.
+#[derive(clap::Args)]
+pub(in crate::cli) struct Args {
+    /// Also print the counters that are not zero, by subject
+    #[arg(long)]
+    counters: bool,
 }
 
-fn table(out: &mut Output, status: &Json) -> anyhow::Result<()> {
-    for name in ["version", "pid", "uptime_s", "state_dir", "socket", "head", "durable"] {
-        out.line(&format!("{name:<10} {}", status.leaf(name)))?;
+/// The screen: lines and columns.
+const LINES: usize = 25;
+const COLUMNS: usize = 80;
+/// Lines of reasons.
+const REASON_LINES: usize = 9;
+
+pub(in crate::cli) fn run(global: &Global, flags: &Args) -> anyhow::Result<()> {
+    let operation = "query the status";
+    let answer = to_json(&ask::connect(global)?.call("status", args([])).context(operation)?);
+    let status: Status = serde_json::from_value(answer).context(operation)?;
+    let mut document = serde_json::to_value(&status)?;
+    iso_in(&mut document);
+    show(global.output, &document, |out| {
+        let width = out.width.unwrap_or(COLUMNS);
+        // The terminal's last line has the prompt.
+        screen(&status, width, LINES - 1).iter().try_for_each(|line| out.line(line))?;
+        if flags.counters {
+            counters(out, &status)?;
+        }
+        Ok(())
+    })?;
+    match &status.health {
+        Some(health) if health.state == Level::Problem => Err(finding(summary(&health.reasons))),
+        _ => Ok(()),
     }
-    let https = status.of("https");
-    if !https.is_null() {
-        let [listen, state, peers] = ["listen", "state", "peers"].map(|name| https.leaf(name));
-        let until = https.of("certificate_until").as_i64().map(|at| Micros(at).iso());
-        let until = until.unwrap_or_else(|| "unknown".to_owned());
-        out.line(&format!("https      {listen}, {state}, {peers} connections, certificate until {until}"))?;
-    }
-    list(
-        out,
-        status.list("bus"),
-        &[
-            ("path", Column::left("BUS")),
-            ("connected", Column::left("CONNECTED")),
-            ("framing", Column::left("FRAMING")),
-            ("events", Column::right("EVENTS")),
-            ("waiting_events", Column::right("WAITING")),
-            ("spilled_events", Column::right("SPILLED")),
-            ("spilled_bytes", Column::right("SPILL BYTES")),
-            ("lost", Column::right("LOST")),
-            ("gaps", Column::right("GAPS")),
-        ],
-    )?;
-    list(
-        out,
-        status.list("rules"),
-        &[
-            ("name", Column::left("RULE")),
-            ("list", Column::left("LIST")),
-            ("entries", Column::right("ENTRIES")),
-            ("filtered", Column::right("FILTERED")),
-        ],
-    )?;
-    list(
-        out,
-        status.list("zeromq"),
-        &[
-            ("source", Column::left("ZEROMQ")),
-            ("path", Column::left("PATH")),
-            ("process", Column::right("PROCESS")),
-            ("restarts", Column::right("RESTARTS")),
-        ],
-    )?;
-    list(
-        out,
-        status.list("classes"),
-        &[
-            ("class", Column::left("CLASS")),
-            ("segments", Column::right("SEGMENTS")),
-            ("entries", Column::right("ENTRIES")),
-            ("disk_bytes", Column::right("DISK BYTES")),
-            ("raw_bytes", Column::right("RAW BYTES")),
-        ],
-    )?;
-    list(
-        out,
-        status.list("spools"),
-        &[
-            ("dir", Column::left("SPOOL")),
-            ("waiting_bytes", Column::right("WAITING BYTES")),
-            ("dead_letter_bytes", Column::right("DEAD-LETTERED BYTES")),
-            ("problem", Column::left("PROBLEM")),
-        ],
-    )?;
-    let counters = status.of("counters").as_object().into_iter().flatten();
-    let rows: Vec<_> = counters.map(|(name, value)| vec![name.clone(), leaf(value)]).collect();
-    if !rows.is_empty() {
-        out.line("")?;
-        Table::new([Column::left("COUNTER"), Column::right("VALUE")]).print(out, &rows)?;
-    }
-    Ok(())
 }
 
-/// A table of the fields of `rows`; nothing without rows.
-fn list(out: &mut Output, rows: &[Json], columns: &[(&str, Column)]) -> anyhow::Result<()> {
-    if rows.is_empty() {
-        return Ok(());
+/// `1 problem, 2 warnings`; or that there are none.
+pub(in crate::cli) fn summary(reasons: &[Reason]) -> String {
+    let counted = [(Level::Problem, "problem"), (Level::Warning, "warning")].map(|(level, name)| {
+        let count = reasons.iter().filter(|reason| reason.level == level).count();
+        (count > 0).then(|| format!("{count} {name}{}", if count == 1 { "" } else { "s" }))
+    });
+    let counted: Vec<String> = counted.into_iter().flatten().collect();
+    if counted.is_empty() { "all is well".to_owned() } else { counted.join(", ") }
+}
+
+/// The status in at most `height` lines of at most `width` columns.
+fn screen(status: &Status, width: usize, height: usize) -> Vec<String> {
+    let reasons = status.health.as_ref().map(|health| health.reasons.as_slice());
+    let verdict =
+        reasons.map_or_else(|| "health unknown: the daemon has another release".to_owned(), summary);
+    let mut lines = vec![format!("saltcellar {}, up {}: {verdict}", status.version, span(status.uptime_s))];
+    for reason in wrapped(reasons.unwrap_or_default(), width) {
+        lines.push(reason);
     }
-    let cells = |row: &Json| columns.iter().map(|(field, _)| row.leaf(field)).collect();
+    lines.push(String::new());
+    for (name, text) in facts(status) {
+        let heads = std::iter::once(name).chain(std::iter::repeat(""));
+        let broken = broken(&plain(&text), width.saturating_sub(9).max(20));
+        lines.extend(broken.iter().zip(heads).map(|(text, head)| format!("{head:<7}  {text}")));
+    }
+    let rows = parts(status);
+    let left = height.saturating_sub(lines.len() + 2);
+    let hidden = rows.len().saturating_sub(left);
+    let hidden = if hidden > 0 { hidden + 1 } else { 0 };
+    let shown = rows.get(..rows.len() - hidden).unwrap_or_default();
+    if !shown.is_empty() {
+        lines.push(String::new());
+        let columns = [
+            Column::left("PART"),
+            Column::middle_truncated("NAME"),
+            Column::truncated("STATE").min_chars(9),
+            Column::truncated("LAG").min_chars(20),
+        ];
+        lines.extend(Table::new(columns).lines(shown, Some(width)));
+    }
+    if hidden > 0 {
+        lines.push(format!("and {hidden} more, see --output json"));
+    }
+    lines.iter().map(|line| plain(line).chars().take(width).collect()).collect()
+}
+
+/// The reasons, each broken into lines, as far as they fit into [`REASON_LINES`].
+fn wrapped(reasons: &[Reason], width: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (n, reason) in reasons.iter().enumerate() {
+        let level = if reason.level == Level::Problem { "PROBLEM" } else { "warning" };
+        let text = plain(&format!("{}: {}", reason.part, reason.message)).into_owned();
+        let broken = broken(&text, width.saturating_sub(9).max(20));
+        let rest = reasons.len() - n;
+        let room = REASON_LINES - lines.len() - usize::from(rest > 1);
+        if broken.len() > room {
+            lines.push(format!("         and {rest} more, see --output json"));
+            break;
+        }
+        let heads = std::iter::once(level).chain(std::iter::repeat(""));
+        lines.extend(broken.iter().zip(heads).map(|(text, head)| format!("{head:<7}  {text}")));
+    }
+    lines
+}
+
+/// Breaks a text into lines of at most `width` characters, at spaces where possible; at most three lines.
+fn broken(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        for (n, piece) in word.chars().collect::<Vec<_>>().chunks(width).enumerate() {
+            let piece: String = piece.iter().collect();
+            let last = lines.last_mut().expect("there is a first line");
+            let used = last.chars().count();
+            if n == 0 && used > 0 && used + 1 + piece.chars().count() <= width {
+                last.push(' ');
+                last.push_str(&piece);
+            } else if used == 0 {
+                *last = piece;
+            } else {
+                lines.push(piece);
+            }
+        }
+    }
+    if lines.len() > 3 {
+        lines.truncate(3);
+        if let Some(last) = lines.last_mut() {
+            *last = last.chars().take(width - 1).chain(['\u{2026}']).collect();
+        }
+    }
+    lines
+}
+
+fn facts(status: &Status) -> [(&'static str, String); 3] {
+    let (rates, disk) = (&status.rates, &status.disk);
+    let [entries, returns, failed] =
+        [rates.entries_per_1000_s, rates.returns_per_1000_s, rates.failed_per_1000_s].map(rate);
+    let left = match disk.days_left {
+        Some(0) => "less than a day left".to_owned(),
+        Some(days) => format!("{days} days left"),
+        None => "limits of the classes stop the growth".to_owned(),
+    };
+    let [used, free, total, growth] =
+        [disk.used_bytes, disk.free_bytes, disk.total_bytes, disk.bytes_per_day].map(bytes);
+    let last = status.last_failure.as_ref().map_or_else(
+        || "none since the start".to_owned(),
+        |last| {
+            let time = short(&Json::from(Micros(last.time).iso()));
+            format!("{time}  {} on {}, exit code {}, job {}", last.fun, last.minion, last.retcode, last.jid)
+        },
+    );
+    [
+        ("rates", format!("{entries} entries/s, {returns} returns/s, {failed} failed/s (last 5 minutes)")),
+        ("disk", format!("{used} used, {free} free of {total}, +{growth} a day: {left}")),
+        ("failure", last),
+    ]
+}
+
+/// Sources and readers, those with trouble first: part, name, state, lag.
+pub(in crate::cli) fn parts(status: &Status) -> Vec<Vec<String>> {
+    let mut rows: Vec<(bool, Vec<String>)> = Vec::new();
+    let mut add = |is_bad: bool, part: &str, name: &str, state: &str, lag: String| {
+        rows.push((!is_bad, vec![part.to_owned(), name.to_owned(), state.to_owned(), lag]));
+    };
+    let behind = |entries: u64, seconds: u64| match entries {
+        0 => "-".to_owned(),
+        _ => format!("{entries} entries, {}", span(seconds)),
+    };
+    for bus in &status.bus {
+        let waiting = bus.waiting_events + bus.spilled_events;
+        let lag = if waiting == 0 { "-".to_owned() } else { format!("{waiting} events waiting") };
+        let state = if bus.connected { "connected" } else { "not connected" };
+        add(!bus.connected || waiting > 0, "bus", &bus.path, state, lag);
+    }
+    if let Some(https) = &status.https {
+        let peers = format!("{} connections", https.peers);
+        add(https.state != "open", "https", &https.listen, &https.state, peers);
+    }
+    if let Some(http) = &status.http {
+        add(http.state != "open", "http", &http.listen, &http.state, "-".to_owned());
+    }
+    for source in &status.zeromq {
+        let state = if source.process.is_some() { &source.source } else { "not running" };
+        add(source.process.is_none(), "zeromq", &source.path, state, format!("{} restarts", source.restarts));
+    }
+    for spool in &status.spools {
+        let state = if spool.problem.is_some() { "unreadable" } else { "ok" };
+        let lag = match spool.waiting_bytes {
+            0 => "-".to_owned(),
+            n => format!("{} waiting", bytes(n)),
+        };
+        add(spool.problem.is_some() || spool.waiting_bytes > 0, "spool", &spool.dir, state, lag);
+    }
+    if let Some(reactor) = &status.reactions {
+        let state = if reactor.shadow {
+            "shadow"
+        } else if reactor.blocked.is_some() {
+            "inactive"
+        } else if reactor.master_unreachable {
+            "waiting"
+        } else {
+            "active"
+        };
+        let lag = format!("{} behind, {} open", reactor.behind, reactor.open);
+        add(reactor.master_unreachable, "reactor", "", state, lag);
+    }
+    for sink in &status.sinks {
+        let lag = behind(sink.lag_entries, sink.lag_s);
+        add(sink.failures > 0 || sink.state == "failed", "sink", &sink.name, &sink.state, lag);
+    }
+    for consumer in &status.consumers {
+        let state = if consumer.paused { "paused" } else { "active" };
+        add(
+            consumer.lost > 0,
+            "consumer",
+            &consumer.name,
+            state,
+            behind(consumer.lag_entries, consumer.lag_s),
+        );
+    }
+    rows.sort_by_key(|(is_well, _)| *is_well);
+    rows.into_iter().map(|(_, row)| row).collect()
+}
+
+/// The counters that are not zero, grouped by the first word of their names.
+fn counters(out: &mut Output, status: &Status) -> anyhow::Result<()> {
+    let mut group = "";
+    let mut rows = Vec::new();
+    for (name, value) in status.counters.iter().filter(|(_, value)| **value > 0) {
+        let own = name.split('_').next().unwrap_or_default();
+        let head = if own == group { String::new() } else { own.to_owned() };
+        group = own;
+        rows.push(vec![head, name.clone(), value.to_string()]);
+    }
     out.line("")?;
-    let mut table = Table::new(columns.iter().map(|(_, column)| *column).collect::<Vec<_>>());
-    Ok(table.print(out, &rows.iter().map(cells).collect::<Vec<_>>())?)
+    let columns = [Column::left("SUBJECT"), Column::left("COUNTER"), Column::right("VALUE")];
+    Ok(Table::new(columns).print(out, &rows)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::status::{BusRow, ConsumerRow, Disk, Health, LastFailure, SinkRow};
+
+    fn status(parts: usize, reasons: usize) -> Status {
+        let long = "x".repeat(300);
+        let reason = |n: usize| Reason {
+            level: if n == 0 { Level::Problem } else { Level::Warning },
+            part: format!("sink {n}"),
+            message: format!("the destination refuses connections since yesterday {long}"),
+        };
+        let sink = |n: usize| SinkRow {
+            name: format!("{n}-{long}"),
+            state: "idle".to_owned(),
+            lag_entries: 1,
+            ..SinkRow::default()
+        };
+        let reasons: Vec<_> = (0..reasons).map(reason).collect();
+        let state = reasons.first().map_or(Level::Ok, |reason| reason.level);
+        Status {
+            version: "0.1.0".to_owned(),
+            health: Some(Health { state, reasons }),
+            disk: Disk { days_left: Some(9), ..Disk::default() },
+            last_failure: Some(LastFailure {
+                fun: long.clone(),
+                minion: "\x1b[2J".to_owned(),
+                ..LastFailure::default()
+            }),
+            bus: vec![BusRow { path: "/run/salt/master".to_owned(), ..BusRow::default() }],
+            sinks: (0..parts).map(sink).collect(),
+            consumers: vec![ConsumerRow { name: "audit".to_owned(), ..ConsumerRow::default() }],
+            ..Status::default()
+        }
+    }
+
+    #[test]
+    fn any_status_fits_a_small_terminal() {
+        for (parts, reasons) in [(0, 0), (3, 1), (5, 3), (200, 0), (200, 200)] {
+            let lines = screen(&status(parts, reasons), 80, 24);
+            assert!(lines.len() <= 24, "{} lines: {lines:#?}", lines.len());
+            for line in &lines {
+                assert!(line.chars().count() <= 80 && !line.contains('\x1b'), "{line}");
+            }
+            assert!(lines.iter().any(|line| line.contains("/run/salt/master")), "{lines:#?}");
+        }
+    }
+
+    #[test]
+    fn hidden_rows_and_reasons_are_counted() {
+        let lines = screen(&status(200, 12), 80, 24);
+        assert!(lines.first().is_some_and(|line| line.ends_with(": 1 problem, 11 warnings")), "{lines:#?}");
+        let shown = |text: &str| lines.iter().filter(|line| line.contains(text)).count();
+        assert!(
+            lines
+                .iter()
+                .any(|line| line.trim() == format!("and {} more, see --output json", 12 - shown("refuses")))
+        );
+        let is_row =
+            |line: &&String| ["sink ", "bus ", "consumer "].iter().any(|part| line.starts_with(part));
+        let rows = lines.iter().filter(is_row).count();
+        assert!(
+            lines.iter().any(|line| *line == format!("and {} more, see --output json", 202 - rows)),
+            "{lines:#?}"
+        );
+    }
+
+    #[test]
+    fn reasons_break_at_spaces() {
+        assert_eq!(broken("one two three", 8), ["one two", "three"]);
+        assert_eq!(broken("0123456789ab cd", 8), ["01234567", "89ab cd"]);
+        assert_eq!(broken("a b c d e f", 1), ["a", "b", "\u{2026}"]);
+    }
 }

@@ -28,6 +28,7 @@ use super::format::output::{Format, Output, plain};
 use super::format::table::{Column, Table};
 use super::{Exit, Finding, Global, ask};
 use crate::api::client::{Client, ClientError};
+use crate::api::status::{LOSS_COUNTERS, Level, LossCounter, SPOOL_WAITS_MAX};
 use crate::base::clock::Clock;
 use crate::config::salt_master::{SaltMaster, python as salt_python};
 use crate::config::{Config, Environment, SocketChoice};
@@ -42,9 +43,6 @@ Examples:
   saltcellar doctor --salt-config /srv/salt/etc
   saltcellar doctor --spool /srv/salt/cache/saltcellar
   saltcellar doctor --output json | jq '.checks[] | select(.verdict != \"ok\")'";
-
-/// Spooled entries older than this, in seconds, are a problem while the daemon is reachable.
-const WAITING_TOO_LONG_S: i64 = 300;
 
 /// Configuration directory of Salt's packages.
 pub(super) const SALT_CONFIG: &str = "/etc/salt";
@@ -414,55 +412,14 @@ fn check_buses(found: &mut Findings, status: &Json) {
     }
 }
 
-/// Counters of damage and loss, with their severity and meaning.
-const LOSS_COUNTERS: &[(&str, CheckResult, &str)] = &[
-    ("frames_damaged", CheckResult::Problem, "blocks of the log are damaged: see `saltcellar store verify`"),
-    (
-        "blocks_unread_at_start",
-        CheckResult::Problem,
-        "blocks of the log could not be read at start: see the log for the files, and `saltcellar store verify`",
-    ),
-    ("segments_missing", CheckResult::Problem, "segments were missing at start"),
-    ("bus_events_lost", CheckResult::Problem, "events of the bus were lost"),
-    (
-        "spill_ranges_damaged",
-        CheckResult::Problem,
-        "files of the spill were damaged; they are kept as spill/*/*.damaged in the state directory",
-    ),
-    (
-        "spill_reads_failed",
-        CheckResult::Warning,
-        "reads of the spill failed and are retried: check the disk for errors",
-    ),
-    ("log_lines_lost", CheckResult::Warning, "lines of the daemon's log could not be written"),
-    ("late_syncs_failed", CheckResult::Problem, "entries were acknowledged but their sync failed"),
-    ("entries_failed", CheckResult::Warning, "writes of entries failed; their senders received an error"),
-    (
-        "entries_refused_disk_full",
-        CheckResult::Warning,
-        "entries were rejected because the disk is full; their senders received an error",
-    ),
-    ("entries_too_large", CheckResult::Warning, "entries over the size limit were rejected"),
-    ("event_return_malformed", CheckResult::Warning, "elements of `event_return` batches were malformed"),
-    ("bus_frames_malformed", CheckResult::Warning, "frames of a bus were malformed"),
-    ("indexes_rebuilt", CheckResult::Warning, "damaged indexes were rebuilt"),
-    ("seals_failed", CheckResult::Warning, "attempts to seal a segment failed"),
-    ("drops_failed", CheckResult::Warning, "attempts to drop a segment failed"),
-    ("peers_rejected", CheckResult::Warning, "connections were rejected: too many were open"),
-    (
-        "peers_dropped",
-        CheckResult::Warning,
-        "connections violated the protocol: does another program use the socket?",
-    ),
-];
-
 fn check_counters(found: &mut Findings, status: &Json) {
     let counters = status.get("counters").unwrap_or(&Json::Null);
     let before = found.0.len();
-    for (name, verdict, meaning) in LOSS_COUNTERS {
+    for LossCounter { name, level, meaning } in LOSS_COUNTERS {
         let n = number(counters, name);
         if n > 0 {
-            found.add("counters", *verdict, format!("{name} is {n}: {meaning}"));
+            let result = if *level == Level::Problem { CheckResult::Problem } else { CheckResult::Warning };
+            found.add("counters", result, format!("{name} is {n}: {meaning}"));
         }
     }
     if found.0.len() == before {
@@ -494,7 +451,7 @@ fn check_spool(found: &mut Findings, spool: &Spool, daemon_answers: bool) {
             let message = format!("{waiting}; they are delivered once the daemon is reachable");
             found.add("spool", CheckResult::Warning, message);
         }
-        _ if age > WAITING_TOO_LONG_S => {
+        _ if age > SPOOL_WAITS_MAX => {
             let message = format!(
                 "{waiting}, although the daemon is reachable: is the master running, and does its option \
                  `saltcellar.socket` name this daemon?"

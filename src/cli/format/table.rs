@@ -83,6 +83,14 @@ impl Table {
         Self { columns, widths, shown, headed: false }
     }
 
+    /// The heading and the rows as lines that fit into `width` columns.
+    pub(in crate::cli) fn lines(mut self, rows: &[Vec<String>], width: Option<usize>) -> Vec<String> {
+        let rows = escaped(rows);
+        self.fit(&rows, width);
+        let titles: Vec<String> = self.columns.iter().map(|column| column.title.to_owned()).collect();
+        std::iter::once(&titles).chain(&rows).map(|row| self.line(row)).collect()
+    }
+
     /// Prints the rows, preceded by the heading on the first call.
     pub(in crate::cli) fn print(
         &mut self,
@@ -99,11 +107,16 @@ impl Table {
         rows: &[Vec<String>],
         below: impl Fn(usize) -> String,
     ) -> Result<(), OutputError> {
-        let rows: Vec<Vec<String>> =
-            rows.iter().map(|row| row.iter().map(|cell| plain(cell).into_owned()).collect()).collect();
+        let rows = escaped(rows);
+        let titles: Vec<String> = self.columns.iter().map(|column| column.title.to_owned()).collect();
+        if out.is_csv() {
+            if !std::mem::replace(&mut self.headed, true) {
+                out.csv_table(&titles)?;
+            }
+            return rows.iter().try_for_each(|row| out.csv_row(row));
+        }
         self.fit(&rows, out.width);
         if !self.headed {
-            let titles: Vec<String> = self.columns.iter().map(|column| column.title.to_owned()).collect();
             out.heading(&self.line(&titles))?;
             self.headed = true;
         }
@@ -175,6 +188,10 @@ impl Table {
         });
         cells.collect::<Vec<_>>().join(GAP).trim_end().to_owned()
     }
+}
+
+fn escaped(rows: &[Vec<String>]) -> Vec<Vec<String>> {
+    rows.iter().map(|row| row.iter().map(|cell| plain(cell).into_owned()).collect()).collect()
 }
 
 fn chars(text: &str) -> usize {

@@ -30,6 +30,10 @@ pub struct StoreStats {
     pub clock_step: Option<Step>,
     /// Number of held jobs.
     pub holds: usize,
+    /// Returns per second over the last minutes.
+    pub returns_rate: f64,
+    /// Failed returns per second over the last minutes.
+    pub failed_rate: f64,
     /// Statistics per class.
     pub classes: Vec<ClassStats>,
 }
@@ -84,8 +88,10 @@ impl Rates {
 }
 
 impl StoreInner {
+    /// Written entries by class, then returns, and failed ones.
     fn written(&self) -> Vec<u64> {
-        self.written.iter().map(|n| n.load(Ordering::Relaxed)).collect()
+        let by_class = self.written.iter().map(|n| n.load(Ordering::Relaxed));
+        by_class.chain([self.metrics.returns_stored.get(), self.metrics.returns_failed.get()]).collect()
     }
 
     /// Takes a sample.
@@ -129,7 +135,18 @@ impl Store {
         let durable = self.durable();
         let holds = shared.holds.all().len();
         let clock_step = shared.age_clock().step();
-        Ok(StoreStats { head: durable, durable, space: shared.guard.check(), clock_step, holds, classes })
+        let [returns_rate, failed_rate] = [(); 2].map(|()| rates.next().unwrap_or(0.0));
+        let space = shared.guard.check();
+        Ok(StoreStats {
+            head: durable,
+            durable,
+            space,
+            clock_step,
+            holds,
+            returns_rate,
+            failed_rate,
+            classes,
+        })
     }
 }
 

@@ -27,6 +27,7 @@ use super::class::Classifier;
 use super::committer::{Commit, CommitResult, Committer, Part, SegmentWriter, with_writer};
 use super::dedupe::{Dedupe, DedupeOutcome};
 use super::seqno::SeqNos;
+use crate::base::clock::Micros;
 use crate::base::limits::{
     BLOCK_WAITS_COMMITS, COMMIT_PACKED_BYTES, COMMIT_WORTH_BYTES, INTAKE_BATCHES, INTAKE_BYTES,
 };
@@ -205,6 +206,41 @@ pub(in crate::store) struct EntryStats {
     pub(in crate::store) raw_bytes: u64,
     pub(in crate::store) known: u64,
     pub(in crate::store) differing: u64,
+    pub(in crate::store) returns: u64,
+    /// Failed returns; the last one.
+    pub(in crate::store) failed: u64,
+    pub(in crate::store) last_failed: Option<FailedReturn>,
+}
+
+/// A return that failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FailedReturn {
+    /// Time of arrival.
+    pub at: Micros,
+    /// Job id.
+    pub jid: String,
+    /// Minion id.
+    pub minion: String,
+    /// Function; empty for several.
+    pub fun: String,
+    /// Exit code.
+    pub retcode: i64,
+}
+
+impl EntryStats {
+    fn count_return(&mut self, entry: &Entry<'_>) {
+        self.returns += 1;
+        if entry.flags.failed(entry.retcode) {
+            self.failed += 1;
+            self.last_failed = Some(FailedReturn {
+                at: entry.at,
+                jid: entry.jid.to_owned(),
+                minion: entry.minion.to_owned(),
+                fun: entry.fun.to_owned(),
+                retcode: entry.retcode,
+            });
+        }
+    }
 }
 
 /// The appender's thread.
@@ -387,7 +423,8 @@ impl Appender {
             let Some(queue) = self.queues.get_mut(class) else {
                 return Err(StoreError::Failed(format!("class {class} does not exist")));
             };
-            match self.dedupe.check(&entry, fingerprints) {
+            let outcome = self.dedupe.check(&entry, fingerprints);
+            match outcome {
                 DedupeOutcome::Known => {
                     self.stats.known += 1;
                     self.dedupe.depends_on(class, queue.last_seq);
@@ -401,6 +438,9 @@ impl Appender {
                 }
                 DedupeOutcome::Confirms => entry.flags = entry.flags.without(Flags::ON_BUS),
                 DedupeOutcome::New => {}
+            }
+            if entry.kind == Kind::Return && outcome != DedupeOutcome::Confirms {
+                self.stats.count_return(&entry);
             }
             let seq = self.seqnos.take();
             self.stats.raw_bytes += entry.raw_len() as u64;

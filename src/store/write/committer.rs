@@ -345,6 +345,11 @@ impl SegmentWriter {
         metrics.entry_bytes_stored.add(stats.raw_bytes);
         metrics.duplicates_folded.add(stats.known);
         metrics.returns_differing.add(stats.differing);
+        metrics.returns_stored.add(stats.returns);
+        metrics.returns_failed.add(stats.failed);
+        if let Some(failed) = commit.stats.last_failed.take() {
+            *self.shared.last_failed.lock() = Some(failed);
+        }
         Ok(())
     }
 

@@ -88,7 +88,7 @@ pub(super) fn lease(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
 }
 
 /// Why the reactor receives no events; `None` if it does.
-fn no_events(ctx: &Ctx, buses: &[BusStatus]) -> Option<String> {
+pub(in crate::api) fn no_events(ctx: &Ctx, buses: &[BusStatus]) -> Option<String> {
     if buses.is_empty() {
         return Some("no bus is configured (`bus`)".to_owned());
     }

@@ -1,0 +1,491 @@
+//! The status of the daemon: one typed answer for the call `status`, the command line and HTTP.
+//!
+//! Every field has a default, so that a client can read the answer of another release. Times are microseconds since 1970 UTC, and
+//! rates are numbers per 1000 s, because answers contain no floats.
+
+mod growth;
+mod health;
+
+pub use health::{Health, LOSS_COUNTERS, Level, LossCounter, Reason, SPOOL_WAITS_MAX, health};
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use self::growth::{ClassGrowth, days_left};
+use super::call::{Ctx, no_events};
+use crate::api::zeromq::ZmqSocketStatus;
+use crate::base::clock::Micros;
+use crate::engines::runtime::SinkStatus;
+use crate::ingest::bus::BusMonitor;
+use crate::ingest::spool::Spool;
+use crate::store::read::stats::{ClassStats, StoreStats};
+use crate::store::{ConsumerStatus, StoreError};
+use crate::wire::frame::Framing;
+
+macro_rules! answers {
+    ($($(#[doc = $doc:literal])+ $name:ident { $($(#[doc = $about:literal])+ $field:ident: $kind:ty,)+ })+) => {
+        $($(#[doc = $doc])+
+        #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(default)]
+        pub struct $name {
+            $($(#[doc = $about])+ pub $field: $kind,)+
+        })+
+    };
+}
+
+answers! {
+    /// The answer of the call `status`.
+    Status {
+        /// The daemon's version.
+        version: String,
+        /// Its process.
+        pid: u32,
+        /// Seconds since its start.
+        uptime_s: u64,
+        /// The state directory.
+        state_dir: String,
+        /// The local socket.
+        socket: String,
+        /// All entries below are readable.
+        head: u64,
+        /// All entries below survive a power cut.
+        durable: u64,
+        /// Seconds since the appender's last iteration; more than a few mean that disk I/O blocks it.
+        appender_seen_s: u64,
+        /// Absent in answers of earlier releases.
+        health: Option<Health>,
+        /// Rates of the last minutes.
+        rates: Rates,
+        /// Space.
+        disk: Disk,
+        /// The last failed return since the start.
+        last_failure: Option<LastFailure>,
+        /// A step of the system clock that retention does not trust yet.
+        clock_step: Option<ClockStep>,
+        /// The buses that are read.
+        bus: Vec<BusRow>,
+        /// Whether a reactor is configured.
+        reactor: bool,
+        /// Its state.
+        reactions: Option<ReactorRow>,
+        /// Consumers, without those of sinks.
+        consumers: Vec<ConsumerRow>,
+        /// Sinks.
+        sinks: Vec<SinkRow>,
+        /// Rules of the ingest policy.
+        rules: Vec<RuleRow>,
+        /// Salt masters' keys.
+        master_keys: MasterKeys,
+        /// The extension's spools.
+        spools: Vec<SpoolRow>,
+        /// The HTTPS source, if configured.
+        https: Option<HttpsRow>,
+        /// The HTTP listener, if it has an address.
+        http: Option<HttpRow>,
+        /// The ZeroMQ sockets.
+        zeromq: Vec<ZeromqRow>,
+        /// Counters since the start, by name.
+        counters: BTreeMap<String, u64>,
+        /// The store's classes.
+        classes: Vec<ClassRow>,
+    }
+    /// Numbers per 1000 s over the last minutes.
+    Rates {
+        /// Stored entries of all kinds.
+        entries_per_1000_s: u64,
+        /// Stored returns.
+        returns_per_1000_s: u64,
+        /// Those that failed.
+        failed_per_1000_s: u64,
+    }
+    /// Disk space.
+    Disk {
+        /// `ample`, `low` or `full`.
+        state: String,
+        /// Bytes of the store's segments.
+        used_bytes: u64,
+        /// Free bytes of the file system.
+        free_bytes: u64,
+        /// Its size.
+        total_bytes: u64,
+        /// Growth at the current rate, before deletions.
+        bytes_per_day: u64,
+        /// Days until retention drops segments early; absent if the limits of the classes prevent that.
+        days_left: Option<u64>,
+    }
+    /// A failed return.
+    LastFailure {
+        /// When it was stored.
+        time: i64,
+        /// Its job.
+        jid: String,
+        /// Its minion.
+        minion: String,
+        /// The function; empty for several.
+        fun: String,
+        /// The exit code.
+        retcode: i64,
+    }
+    /// A step of the system clock.
+    ClockStep {
+        /// Seconds ahead of the expected time; negative for behind.
+        ahead_s: i64,
+        /// Seconds until it is trusted.
+        wait_s: u64,
+    }
+    /// A bus.
+    BusRow {
+        /// The publisher's socket.
+        path: String,
+        /// Whether it is connected.
+        connected: bool,
+        /// The framing, once detected.
+        framing: Option<String>,
+        /// Events since the start.
+        events: u64,
+        /// Events in memory that wait for the store.
+        waiting_events: u64,
+        /// Their bytes.
+        waiting_bytes: u64,
+        /// Events in the spill.
+        spilled_events: u64,
+        /// Their bytes.
+        spilled_bytes: u64,
+        /// Lost events.
+        lost: u64,
+        /// Gap records.
+        gaps: u64,
+        /// All events up to this time are stored.
+        safe_until: Option<i64>,
+    }
+    /// The reactor.
+    ReactorRow {
+        /// Entries that it has not read yet.
+        behind: u64,
+        /// Queued events.
+        waiting: u64,
+        /// Events without a finished reaction.
+        open: u64,
+        /// Why it does not act.
+        blocked: Option<String>,
+        /// Whether it compares itself with Salt's reactor only.
+        shadow: bool,
+        /// Whether its master is unreachable.
+        master_unreachable: bool,
+        /// Why a new configuration is not in use.
+        refused: Option<String>,
+        /// Finished reactions since the start, by state.
+        ended: BTreeMap<String, u64>,
+    }
+    /// A consumer.
+    ConsumerRow {
+        /// Its name.
+        name: String,
+        /// Unprocessed entries at most, whether they match or not.
+        lag_entries: u64,
+        /// Age of the earliest unprocessed entry.
+        lag_s: u64,
+        /// Whether it is paused.
+        paused: bool,
+        /// Entries that retention dropped before they were processed.
+        lost: u64,
+        /// The last reported error.
+        error: Option<String>,
+    }
+    /// A sink.
+    SinkRow {
+        /// Its name.
+        name: String,
+        /// What it is doing.
+        state: String,
+        /// Undelivered entries at most, whether they match or not.
+        lag_entries: u64,
+        /// Age of the earliest undelivered entry.
+        lag_s: u64,
+        /// Failed attempts since the last success.
+        failures: u64,
+        /// The last error; remains after a success.
+        error: Option<String>,
+        /// Dead letters.
+        dead_letters: u64,
+    }
+    /// A rule of the ingest policy.
+    RuleRow {
+        /// Its name.
+        name: String,
+        /// Its list in the configuration.
+        list: String,
+        /// Matching entries.
+        entries: u64,
+        /// Dropped ones among them.
+        filtered: u64,
+    }
+    /// Salt masters' keys.
+    MasterKeys {
+        /// Keys that are redacted.
+        known: u64,
+        /// Key files that cannot be read.
+        unreadable: Vec<String>,
+    }
+    /// A spool of the extension.
+    SpoolRow {
+        /// Its directory.
+        dir: String,
+        /// Bytes that wait for delivery.
+        waiting_bytes: u64,
+        /// Bytes of dead letters.
+        dead_letter_bytes: u64,
+        /// When the oldest record was spooled.
+        oldest: Option<i64>,
+        /// Lost entries by reason.
+        lost: BTreeMap<String, u64>,
+        /// Why it cannot be read.
+        problem: Option<String>,
+    }
+    /// The HTTPS source.
+    HttpsRow {
+        /// Its address.
+        listen: String,
+        /// `open`, or why it is not.
+        state: String,
+        /// Open connections.
+        peers: u64,
+        /// The end of the certificate's validity.
+        certificate_until: Option<i64>,
+    }
+    /// The HTTP listener.
+    HttpRow {
+        /// Its address.
+        listen: String,
+        /// `open`, or why it is not.
+        state: String,
+    }
+    /// A ZeroMQ socket.
+    ZeromqRow {
+        /// Its name.
+        source: String,
+        /// Its path.
+        path: String,
+        /// The process that serves it; none between two.
+        process: Option<u32>,
+        /// Processes that ended.
+        restarts: u64,
+    }
+    /// A class of the store.
+    ClassRow {
+        /// Its name.
+        class: String,
+        /// Segments.
+        segments: u64,
+        /// Entries.
+        entries: u64,
+        /// Bytes of the logs.
+        disk_bytes: u64,
+        /// Bytes of the entries as received.
+        raw_bytes: u64,
+    }
+}
+
+/// Collects the status, with its health.
+pub fn status(ctx: &Ctx) -> Result<Status, StoreError> {
+    let now = ctx.clock.now();
+    let stats = ctx.store.stats()?;
+    let (known, unreadable) = ctx.policy.master_keys().counts();
+    let mut status = Status {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: std::process::id(),
+        uptime_s: u64::try_from(now.0.saturating_sub(ctx.started.0) / 1_000_000).unwrap_or(0),
+        state_dir: ctx.state_dir.to_string_lossy().into_owned(),
+        socket: ctx.socket.to_string_lossy().into_owned(),
+        head: stats.head.0,
+        durable: stats.durable.0,
+        appender_seen_s: ctx.store.appender_seen_ago().as_secs(),
+        health: None,
+        rates: rates(&stats),
+        disk: disk(&stats, now),
+        last_failure: ctx.store.last_failed_return().map(|failed| LastFailure {
+            time: failed.at.0,
+            jid: failed.jid,
+            minion: failed.minion,
+            fun: failed.fun,
+            retcode: failed.retcode,
+        }),
+        clock_step: stats
+            .clock_step
+            .map(|step| ClockStep { ahead_s: step.ahead / 1_000_000, wait_s: step.left.as_secs() }),
+        bus: ctx.buses.iter().map(bus).collect(),
+        reactor: ctx.reactor.is_some(),
+        reactions: reactor(ctx),
+        consumers: ctx.store.consumers()?.iter().map(consumer).collect(),
+        sinks: ctx.engines.list().iter().map(sink).collect(),
+        rules: rules(ctx),
+        master_keys: MasterKeys { known: known as u64, unreadable },
+        spools: ctx
+            .spools
+            .iter()
+            .filter_map(|dir| Some(spool(dir, Spool::inspect(dir).transpose()?)))
+            .collect(),
+        https: https(ctx),
+        http: http(ctx),
+        zeromq: zeromq(ctx),
+        counters: ctx.metrics.all().into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+        classes: ctx
+            .store
+            .classes()?
+            .into_iter()
+            .map(|class| ClassRow {
+                class: class.name.to_string(),
+                segments: class.segments as u64,
+                entries: class.totals.entries,
+                disk_bytes: class.totals.log_bytes,
+                raw_bytes: class.totals.raw_bytes,
+            })
+            .collect(),
+    };
+    status.health = Some(health(&status, now));
+    Ok(status)
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate, not negative")]
+fn per_1000_s(per_second: f64) -> u64 {
+    (per_second * 1000.0).round() as u64
+}
+
+fn rates(stats: &StoreStats) -> Rates {
+    Rates {
+        entries_per_1000_s: per_1000_s(stats.classes.iter().map(|class| class.rate).sum()),
+        returns_per_1000_s: per_1000_s(stats.returns_rate),
+        failed_per_1000_s: per_1000_s(stats.failed_rate),
+    }
+}
+
+fn disk(stats: &StoreStats, now: Micros) -> Disk {
+    let growth: Vec<ClassGrowth> =
+        stats.classes.iter().map(|class: &ClassStats| ClassGrowth::of(class, now)).collect();
+    let space = &stats.space;
+    Disk {
+        state: space.room.name().to_owned(),
+        used_bytes: stats.classes.iter().map(|class| class.segment_usage.disk_bytes).sum(),
+        free_bytes: space.free,
+        total_bytes: space.total,
+        bytes_per_day: growth.iter().map(|class| class.per_day).sum(),
+        days_left: days_left(&growth, space.free.saturating_sub(space.low)),
+    }
+}
+
+fn bus(bus: &BusMonitor) -> BusRow {
+    let bus = bus.status();
+    let waiting = bus.waiting;
+    BusRow {
+        path: bus.path.to_string_lossy().into_owned(),
+        connected: bus.connected,
+        framing: bus.framing.map(|framing| Framing::name(framing).to_owned()),
+        events: bus.events,
+        waiting_events: waiting.events,
+        waiting_bytes: waiting.bytes,
+        spilled_events: waiting.spilled_events,
+        spilled_bytes: waiting.spilled_bytes,
+        lost: waiting.lost,
+        gaps: waiting.gaps,
+        safe_until: waiting.seen.map(|at| at.0),
+    }
+}
+
+fn reactor(ctx: &Ctx) -> Option<ReactorRow> {
+    let handle = ctx.reactor.as_ref()?;
+    let status = handle.status();
+    let buses: Vec<_> = ctx.buses.iter().map(BusMonitor::status).collect();
+    Some(ReactorRow {
+        behind: status.behind,
+        waiting: status.waiting as u64,
+        open: status.open as u64,
+        blocked: handle.blocked_by().or_else(|| no_events(ctx, &buses)),
+        shadow: status.shadow,
+        master_unreachable: status.master_unreachable,
+        refused: status.refused.map(|(_, why)| why),
+        ended: handle.ended().into_iter().map(|(state, count)| (state.to_owned(), count)).collect(),
+    })
+}
+
+fn consumer(status: &ConsumerStatus) -> ConsumerRow {
+    let record = &status.record;
+    ConsumerRow {
+        name: record.name.clone(),
+        lag_entries: status.lag_entries,
+        lag_s: status.lag.as_secs(),
+        paused: record.paused,
+        lost: record.lost.as_ref().map_or(0, |lost| lost.entries),
+        error: record.error.as_ref().map(|error| error.message.clone()),
+    }
+}
+
+fn sink(status: &SinkStatus) -> SinkRow {
+    let SinkStatus { settings, last, progress, dead_letters, .. } = status;
+    let progress = progress.as_ref();
+    let is_paused = progress.is_ok_and(|progress| progress.is_paused);
+    SinkRow {
+        name: settings.name.clone(),
+        state: if is_paused { "paused" } else { last.phase.name() }.to_owned(),
+        lag_entries: progress.map_or(0, |progress| progress.lag_entries),
+        lag_s: progress.map_or(0, |progress| progress.lag.as_secs()),
+        failures: last.failures.into(),
+        error: progress.err().cloned().or_else(|| last.error.as_ref().map(|(_, text)| text.clone())),
+        dead_letters: *dead_letters as u64,
+    }
+}
+
+fn rules(ctx: &Ctx) -> Vec<RuleRow> {
+    let rows = ctx.policy.counts().into_iter();
+    rows.map(|rule| RuleRow {
+        name: rule.name.to_string(),
+        list: rule.list.to_string(),
+        entries: rule.entries,
+        filtered: rule.dropped,
+    })
+    .collect()
+}
+
+fn spool(dir: &Path, spool: std::io::Result<Spool>) -> SpoolRow {
+    let (spool, problem) = match spool {
+        Ok(spool) => (spool, None),
+        Err(error) => (Spool::default(), Some(error.to_string())),
+    };
+    SpoolRow {
+        dir: dir.to_string_lossy().into_owned(),
+        waiting_bytes: spool.waiting_bytes,
+        dead_letter_bytes: spool.dead_letter_bytes,
+        oldest: spool.oldest.map(|at| at.0),
+        lost: spool.lost.into_iter().collect(),
+        problem,
+    }
+}
+
+fn https(ctx: &Ctx) -> Option<HttpsRow> {
+    let source = ctx.https.as_ref()?.status();
+    Some(HttpsRow {
+        listen: source.listen,
+        state: source.state,
+        peers: source.peers as u64,
+        certificate_until: source.certificate_until.map(|until| until.0),
+    })
+}
+
+fn http(ctx: &Ctx) -> Option<HttpRow> {
+    let listener = ctx.http.as_ref()?.status();
+    Some(HttpRow { listen: listener.listen, state: listener.state })
+}
+
+fn zeromq(ctx: &Ctx) -> Vec<ZeromqRow> {
+    let row = |socket: &ZmqSocketStatus| {
+        let process = socket.process();
+        ZeromqRow {
+            source: socket.kind.to_owned(),
+            path: socket.path.to_string_lossy().into_owned(),
+            process: process.pid,
+            restarts: process.restarts,
+        }
+    };
+    ctx.zeromq.iter().map(row).collect()
+}
