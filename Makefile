@@ -18,7 +18,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test ci-packages test-rust test-python test-integration test-systemd test-sinks test-binary check deny matrix wheel single-file package-files deb rpm dist extension-docs bench bench-store bench-bus bench-extension bench-reactor bench-returners crash soak soak-reactor backlog-reactor isolation-reactor reactor-faults fuzz fuzz-sls test-sls clean
+.PHONY: help run test ci-packages test-rust test-python test-integration test-systemd test-sinks test-binary check deny matrix wheel single-file package-files deb rpm dist extension-docs bench bench-store bench-bus bench-extension bench-reactor bench-returners crash soak soak-reactor backlog-reactor isolation-reactor reactor-faults sink-kills fuzz fuzz-sls test-sls clean
 
 PYTHON ?= python3
 CARGO ?= cargo
@@ -78,6 +78,9 @@ test-integration: test-binary ## run the tests with a real master and two minion
 	  echo "== integration tests (salt $$r; again: make test-integration SALT_RELEASE=$$r SALTCELLAR_BIN=$(TEST_BIN))"; \
 	  SALTCELLAR_BIN="$(TEST_BIN)" $(LAB) in-venv --release $$r -- python tests/lab/shards.py $(PYTEST_ARGS); \
 	done
+
+sink-kills: ## deliver to a file and over HTTP during KILLS random kills of the daemon and the destination (SEED=n repeats a run)
+	@KILLS="$(or $(KILLS),100)" SEED="$(SEED)" $(MAKE) --no-print-directory test-sinks PYTEST_ARGS="-s -k random_kills"
 
 test-systemd: test-binary ## run the units under a real systemd, with a real master and minion (needs root and systemd-container)
 	@echo "== systemd tests (again: make test-systemd SALTCELLAR_BIN=$(TEST_BIN))"
