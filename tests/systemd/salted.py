@@ -45,6 +45,8 @@ def let_users_read_python(host):
 class Salted(Machine):
     """A machine before saltcellar: `packages` is a directory of packages, Salt has no extension, and its files can be changed."""
 
+    program = "saltcellar"
+
     def __init__(self, packages):
         super().__init__({"/src": REPO, f"{SALT}.lower": sys.prefix, "/packages": packages})
         try:
@@ -80,7 +82,7 @@ class Salted(Machine):
         return next(line.split()[-1] for line in done.stdout.splitlines() if line.startswith("jid:"))
 
     def cli(self, *args, check=True):
-        return self.sh(shlex.join(["saltcellar", *args]), check=check)
+        return self.sh(shlex.join([self.program, *args]), check=check)
 
     def jids(self):
         """The stored jobs."""

@@ -154,8 +154,10 @@ def test_the_reactor_is_handed_over_and_back(installed):
 def test_a_master_of_user_salt_uses_the_daemon_of_root(installed):
     installed.sh(f"{ADD_USER}; gpasswd -d salt saltcellar", check=False)
     let_users_read_python(installed)
+    # As Salt's packages make them.
+    installed.sh("install -d -o salt -g salt /etc/salt/pki /etc/salt/pki/master /var/cache/salt /var/log/salt /run/salt /run/salt/master")
     installed.start_salt(user="salt")
-    assert installed.sh("ps -o user= -C salt-master,python3 | sort -u").stdout.split() == ["root", "salt"]
+    assert installed.sh("ps -eo user:8,args | grep '[s]alt-master MainProcess'").stdout.startswith("salt ")
     assert installed.cli("setup", "--dry-run").stdout == plan_for_user_salt()
     made = installed.cli("setup", "--yes").stdout
     assert made.startswith(plan_for_user_salt()), made
@@ -172,6 +174,32 @@ def test_a_master_of_user_salt_uses_the_daemon_of_root(installed):
     assert "next      salt stays in the group saltcellar; to remove it: gpasswd -d salt saltcellar\n" in removed, removed
     again = installed.job("test.arg", "without")
     assert installed.salt("salt-run", "jobs.lookup_jid", again)["web1"]["args"] == ["without"]
+
+
+def test_a_release_without_package_installs_its_units(fresh):
+    """As its tarball is unpacked in /usr/local; the files are those of the package."""
+    share = "/usr/local/share/saltcellar"
+    fresh.sh(f"""
+        dpkg -x /packages/1.deb /root/unpacked
+        mkdir -p /usr/local/bin /usr/local/share
+        cp /root/unpacked/usr/bin/saltcellar /usr/local/bin/
+        cp -r /root/unpacked{share.replace("/local", "")} /usr/local/share/
+        mkdir {share}/systemd
+        cp /src/systemd/saltcellar* {share}/systemd/
+    """)
+    fresh.program = "/usr/local/bin/saltcellar"
+    fresh.start_salt()
+    made = fresh.cli("setup", "--yes").stdout
+    assert made.startswith(
+        f"will      load the extension from {share} in Salt's Python, {PYTHON}\n"
+        "will      install /etc/systemd/system/saltcellar.service, /etc/systemd/system/saltcellar.socket, /etc/sysusers.d/saltcellar.conf, "
+        f"/etc/tmpfiles.d/saltcellar.conf from {share}/systemd\n"), made
+    assert fresh.sh("stat -c '%U %G %a' /run/saltcellar /run/saltcellar/saltcellar.sock").stdout == "root saltcellar 750\nroot saltcellar 660\n"
+    jid = fresh.job("test.arg", "kept")
+    fresh.reboot()
+    assert jid in fresh.jids()
+    fresh.cli("setup", "--remove", "--yes")
+    assert (fresh.show("ActiveState"), fresh.show("UnitFileState")) == ("inactive", "disabled")
 
 
 def test_pip_installs_the_wheel_without_a_network(installed):
@@ -195,7 +223,8 @@ def test_pip_that_fails_leaves_nothing_behind(installed):
     def fails(message, *flags):
         failed = installed.cli("setup", "--yes", "--install", "package", *flags, check=False)
         assert (failed.returncode, failed.stderr) == (1, f"saltcellar: failed to {message}\n"), failed
-        assert not installed.sh(f"ls {site} | grep -i saltext", check=False).stdout
+        # pip leaves the empty directory of the name space.
+        assert not installed.sh(f"find {site} -type f -ipath '*saltext*'").stdout
         assert installed.sh("cat /etc/saltcellar/saltcellar.yaml; ls -A /etc/salt/master.d", check=False).stdout == configuration
         assert (installed.show("ActiveState"), installed.show("UnitFileState")) == ("inactive", "disabled")
 
