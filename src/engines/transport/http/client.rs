@@ -127,7 +127,7 @@ impl Client {
 
 /// Headers for people.
 fn lines(headers: &[(String, String)]) -> String {
-    headers.iter().flat_map(|(name, value)| [name.as_str(), ": ", value, "\n"]).collect()
+    headers.iter().flat_map(|(name, value)| [name.as_str(), ": ", value.as_str(), "\n"]).collect()
 }
 
 fn is_https(url: &str) -> bool {
