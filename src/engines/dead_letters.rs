@@ -158,12 +158,11 @@ impl DeadLetters {
         let whole = memchr::memrchr(b'\n', &bytes).map_or(0, |end| end + 1);
         let text = String::from_utf8_lossy(bytes.get(..whole).unwrap_or_default());
         for (number, line) in (1..).zip(text.lines()) {
-            match parse(line) {
-                Some(letter) => _ = state.letters.insert(letter.key(), letter),
-                None => {
-                    tracing::error!(path = %path.display(), line = number, "damaged dead letter, keeping its line");
-                    state.damaged.push(line.to_owned());
-                }
+            if let Some(letter) = parse(line) {
+                state.letters.insert(letter.key(), letter);
+            } else {
+                tracing::error!(path = %path.display(), line = number, "damaged dead letter, keeping its line");
+                state.damaged.push(line.to_owned());
             }
         }
         state.bytes = whole as u64;
@@ -223,12 +222,11 @@ impl DeadLetters {
     pub fn remove(&self, ids: Option<&[String]>) -> Result<usize, DeadLetterError> {
         let mut state = self.state.lock();
         let (letters, damaged) = (state.letters.clone(), state.damaged.clone());
-        match ids {
-            Some(ids) => state.letters.retain(|_, letter| !ids.iter().any(|id| letter.is(id))),
-            None => {
-                state.letters.clear();
-                state.damaged.clear();
-            }
+        if let Some(ids) = ids {
+            state.letters.retain(|_, letter| !ids.iter().any(|id| letter.is(id)));
+        } else {
+            state.letters.clear();
+            state.damaged.clear();
         }
         let removed = letters.len() + damaged.len() - state.letters.len() - state.damaged.len();
         if removed > 0
@@ -253,7 +251,7 @@ impl DeadLetters {
                 .map_or(Ok(()), |above| self.fs.sync_dir(above))
                 .map_err(failed("create the directory of"))?;
         }
-        let mut text: String = state.damaged.iter().map(|line| format!("{line}\n")).collect();
+        let mut text: String = state.damaged.iter().flat_map(|line| [line.as_str(), "\n"]).collect();
         text.extend(state.letters.values().map(line));
         state.file = None;
         self.fs.write_whole(&self.path, text.as_bytes()).map_err(failed("write"))?;

@@ -48,6 +48,9 @@ def test_events_are_log_records_and_one_that_is_rejected_is_a_dead_letter(cellar
     found = attributes(record.attributes)
     assert found["salt.tag"] == "salt/job/1/ret/web1" and found["salt.fun"] == "test.ping", found
     assert record.severity_text == "INFO" and record.time_unix_nano > 10**18
+    # A test sends the newest event.
+    daemon.fire(("salt/auth", {"text": "fine"}))
+    daemon.delivered("otlp")
     daemon.checked("otlp")
 
 

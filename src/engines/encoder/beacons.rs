@@ -232,6 +232,7 @@ mod tests {
     use crate::engines::event::tests::event;
 
     /// Name, value and tags of each measurement.
+    #[expect(clippy::needless_pass_by_value, reason = "callers pass literals")]
     fn measured(options: Json, beacon: &str, data: Json) -> Vec<(String, Json, Json)> {
         let tag = format!("salt/beacon/web1/{beacon}");
         let found = items(&KIND, &options, &event(1, &tag, "web1", data)).unwrap();

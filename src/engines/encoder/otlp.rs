@@ -191,7 +191,9 @@ mod tests {
     fn request(kind: &Kind<BoxedEncoder>, options: &Json, events: &[Event]) -> Vec<u8> {
         let encoder = (kind.build)(options).unwrap();
         let mut items = Vec::new();
-        events.iter().for_each(|event| encoder.encode(event, &mut items).unwrap());
+        for event in events {
+            encoder.encode(event, &mut items).unwrap();
+        }
         items.concat()
     }
 

@@ -99,7 +99,9 @@ pub(super) fn settings(name: &str, given: &Map<String, Json>) -> Result<Map<Stri
     }
     // A default may use other parameters.
     let known = values.clone();
-    values.values_mut().for_each(|value| substitute(value, &known));
+    for value in values.values_mut() {
+        substitute(value, &known);
+    }
     let mut sink = Json::Object(preset.sink);
     substitute(&mut sink, &values);
     match sink {
@@ -112,7 +114,9 @@ pub(super) fn settings(name: &str, given: &Map<String, Json>) -> Result<Map<Stri
 fn substitute(value: &mut Json, values: &BTreeMap<&str, Json>) {
     match value {
         Json::Object(map) => {
-            map.values_mut().for_each(|value| substitute(value, values));
+            for value in map.values_mut() {
+                substitute(value, values);
+            }
             if map.shift_remove("if") == Some(Json::Null) {
                 *value = Json::Null;
                 return;
@@ -120,7 +124,9 @@ fn substitute(value: &mut Json, values: &BTreeMap<&str, Json>) {
             map.retain(|_, value| !value.is_null());
         }
         Json::Array(list) => {
-            list.iter_mut().for_each(|value| substitute(value, values));
+            for value in list.iter_mut() {
+                substitute(value, values);
+            }
             list.retain(|value| !value.is_null());
         }
         Json::String(text) => {

@@ -88,6 +88,7 @@ pub enum DeliverError {
 
 impl DeliverError {
     /// An error after which all are delivered again.
+    #[expect(clippy::needless_pass_by_value, reason = "no caller needs the reason afterwards")]
     pub fn retry(reason: impl ToString) -> Self {
         Self::Retry { reason: shortened(&reason.to_string()), after: None }
     }

@@ -198,12 +198,17 @@ impl Connection {
         let servers = servers.map_err(|error| error.to_string())?;
         let thread = ClientThread::start()?;
         let place = settings.servers.join(",");
-        let client = thread
-            .wait(settings.timeout, options.connect(servers))
-            .and_then(|client| client.map_err(|error| revealed.scrub(&error.to_string())));
-        let client = client.map_err(|error| format!("cannot connect to {place}: {error}"))?;
-        let mut context = async_nats::jetstream::new(client);
-        context.set_timeout(settings.timeout);
+        let connect = async {
+            let client = options.connect(servers).await?;
+            // It starts a task, so it needs the runtime.
+            let mut context = async_nats::jetstream::new(client);
+            context.set_timeout(settings.timeout);
+            Ok::<_, async_nats::ConnectError>(context)
+        };
+        let connected = thread.wait(settings.timeout, connect);
+        let context = connected
+            .and_then(|context| context.map_err(|error| revealed.scrub(&error.to_string())))
+            .map_err(|error| format!("cannot connect to {place}: {error}"))?;
         Ok(Self { context, revealed, thread })
     }
 }

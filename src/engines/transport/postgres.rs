@@ -237,16 +237,12 @@ impl Connection {
 
 /// The error with the server's details.
 fn message(error: &tokio_postgres::Error) -> String {
-    match error.as_db_error() {
-        Some(db) => {
-            let detail = db.detail().map(|detail| format!(" ({detail})")).unwrap_or_default();
-            format!("{} {}{detail}", db.code().code(), db.message())
-        }
-        None => {
-            let source = std::error::Error::source(error).map(|source| format!(": {source}"));
-            format!("{error}{}", source.unwrap_or_default())
-        }
+    if let Some(db) = error.as_db_error() {
+        let detail = db.detail().map(|detail| format!(" ({detail})")).unwrap_or_default();
+        return format!("{} {}{detail}", db.code().code(), db.message());
     }
+    let source = std::error::Error::source(error).map(|source| format!(": {source}"));
+    format!("{error}{}", source.unwrap_or_default())
 }
 
 /// Errors of the data itself (SQLSTATE classes 22 and 23, and values over a limit) are the events' fault; all others pass.

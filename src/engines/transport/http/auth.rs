@@ -1,5 +1,6 @@
 //! Authentication of requests.
 
+use std::fmt::Write as _;
 use std::time::{Duration, UNIX_EPOCH};
 
 use aws_credential_types::Credentials;
@@ -77,6 +78,7 @@ fn signature_header() -> String {
     "X-Hub-Signature-256".to_owned()
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "the default of an optional field")]
 fn sha256_prefix() -> Option<String> {
     Some("sha256=".to_owned())
 }
@@ -159,8 +161,12 @@ impl Signer {
             Self::Fixed(value) => Ok(vec![("authorization".to_owned(), value.clone())]),
             Self::Hmac(key, header, prefix) => {
                 let signature = ring::hmac::sign(key, body);
-                let hex: String = signature.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-                Ok(vec![(header.clone(), format!("{prefix}{hex}"))])
+                let mut value = prefix.clone();
+                for byte in signature.as_ref() {
+                    // Writing to a text cannot fail.
+                    let _ = write!(value, "{byte:02x}");
+                }
+                Ok(vec![(header.clone(), value)])
             }
             Self::Aws { credentials, region, service } => {
                 let cannot = |error: &dyn std::fmt::Display| format!("cannot sign the request: {error}");

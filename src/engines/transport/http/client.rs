@@ -82,13 +82,12 @@ impl Client {
         let answer =
             self.agent.run(request).map_err(|error| failed(&error)).and_then(|answer| self.read(answer));
         if let Some(transcript) = transcript {
-            let head = headers.iter().map(|(name, value)| format!("{name}: {value}\n")).collect::<String>();
+            let head = lines(&headers);
             let text = String::from_utf8_lossy(body);
             transcript.request = self.scrub(&format!("{} {}\n{head}\n{text}", settings.method, self.url));
             transcript.response = match &answer {
                 Ok(answer) => {
-                    let head = answer.headers.iter().map(|(name, value)| format!("{name}: {value}\n"));
-                    let head = head.collect::<String>();
+                    let head = lines(&answer.headers);
                     self.scrub(&format!("{}\n{head}\n{}", answer.status, answer.text()))
                 }
                 Err(error) => error.clone(),
@@ -124,6 +123,11 @@ impl Client {
     pub(super) fn scrub(&self, text: &str) -> String {
         self.revealed.scrub(text)
     }
+}
+
+/// Headers for people.
+fn lines(headers: &[(String, String)]) -> String {
+    headers.iter().flat_map(|(name, value)| [name.as_str(), ": ", value.as_str(), "\n"]).collect()
 }
 
 fn is_https(url: &str) -> bool {
