@@ -449,6 +449,26 @@ pub const LIST_JOBS_SEEN: usize = 100_000;
 /// Jobs whose entries one list call reads, for filters on the outcome of a job.
 pub const LIST_JOBS_READ: usize = 5_000;
 
+/// Minions in one answer. Larger than other pages, because each page examines jobs and events anew.
+pub const MINIONS_ROWS_MAX: usize = 10_000;
+/// Newest jobs that one call about minions examines for missing returns, and their returns and expected minions at most.
+pub const MINIONS_JOBS_CHECKED: usize = 100;
+/// See [`MINIONS_JOBS_CHECKED`].
+pub const MINIONS_ENTRIES_CHECKED: usize = 100_000;
+/// Newest entries that one list of minions examines for the time at which each was last seen.
+pub const MINIONS_ENTRIES_SEEN: usize = 200_000;
+/// Bytes of highstates that one list of minions reads; results of further ones are known, their states are not.
+pub const MINIONS_STATE_BYTES: usize = 64 * 1024 * 1024;
+/// Highstates of one job that are in memory at once.
+pub const MINIONS_STATES_AT_ONCE: usize = 256;
+/// Events in the timeline of one minion.
+pub const MINION_TIMELINE: usize = 20;
+/// Failed and changed states that are named for one minion.
+pub const MINION_STATES_SHOWN: usize = 50;
+
+/// Groups that one call counts events by; events of further groups are counted together.
+pub const COUNT_GROUPS_MAX: usize = 10_000;
+
 /// Earlier jobs scanned to find the orchestration that started a job.
 pub const LINK_JOBS_SEEN: usize = 2_000;
 /// Orchestrations read among them.

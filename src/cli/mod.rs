@@ -75,8 +75,14 @@ struct Global {
     config: Option<PathBuf>,
     /// Output format
     #[arg(long, global = true, value_enum, default_value_t = Form::Table, hide_possible_values = true,
-          value_name = "table|json|jsonl|nested|highstate", help_heading = "Global options")]
+          value_name = "table|json|jsonl|csv|nested|highstate", help_heading = "Global options")]
     output: Form,
+    /// Show and read times in UTC, not in the local time zone; JSON always has UTC
+    #[arg(long, global = true, help_heading = "Global options")]
+    utc: bool,
+    /// Print long output without a pager [env: PAGER]
+    #[arg(long, global = true, help_heading = "Global options")]
+    no_pager: bool,
 }
 
 impl Global {
@@ -100,6 +106,9 @@ enum Verb {
     /// List, show, compare and watch jobs
     #[command(subcommand)]
     Jobs(jobs::Jobs),
+    /// List minions, and show one, from the archive
+    #[command(subcommand)]
+    Minions(jobs::minions::Minions),
     /// List, count and follow events, or fire one
     #[command(subcommand)]
     Events(jobs::events::Events),
@@ -112,6 +121,9 @@ enum Verb {
     /// Show daemon status
     #[command(after_long_help = admin::status::EXAMPLES)]
     Status(admin::status::Args),
+    /// Watch the daemon and its jobs live
+    #[command(after_long_help = admin::top::EXAMPLES)]
+    Top(admin::top::Args),
     /// Diagnose the daemon, its socket and store, the Salt master's configuration and the extension's spool
     #[command(after_long_help = doctor::EXAMPLES)]
     Doctor(doctor::Args),
@@ -184,6 +196,12 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 fn dispatch(cli: Cli) -> anyhow::Result<()> {
     let Cli { global, verb } = cli;
+    if global.utc {
+        format::when::use_utc();
+    }
+    if global.no_pager {
+        format::output::disable_pager();
+    }
     if global.output == Form::Highstate && !matches!(verb, Verb::Jobs(jobs::Jobs::Show(_))) {
         return Err(
             BadUsage("read --output: highstate is supported only by `jobs show JID`".to_owned()).into()
@@ -197,10 +215,12 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Verb::Serve(args) => serve::run(&global, args),
         Verb::Check => admin::check::run(&global),
         Verb::Jobs(jobs) => jobs::run(&global, jobs),
+        Verb::Minions(verb) => jobs::minions::run(&global, verb),
         Verb::Events(events) => jobs::events::run(&global, events),
         Verb::Consumers(verb) => jobs::consumers::run(&global, verb),
         Verb::Sinks(verb) => admin::sinks::run(&global, verb),
         Verb::Status(args) => admin::status::run(&global, &args),
+        Verb::Top(args) => admin::top::run(&global, &args),
         Verb::Doctor(args) => doctor::run(&global, &args),
         Verb::Setup(args) => admin::setup::run(&global, &args),
         Verb::Store(verb) => store::run(&global, verb),

@@ -58,6 +58,7 @@ use parking_lot::{Mutex, RwLock};
 
 pub use error::StoreError;
 pub use format::FORMAT_VERSION;
+pub use index::LatestJob;
 pub use read::consumer::{
     BatchLimits, ConsumerBatch, ConsumerRecord, ConsumerStatus, LostEntries, Start, is_consumer_name,
 };

@@ -368,3 +368,39 @@ fn completions_are_printed_for_each_shell() {
         assert!(stdout(&output).contains(sign), "{shell}");
     }
 }
+
+#[test]
+fn rows_are_printed_as_comma_separated_values() {
+    let output = jobs().run(&["jobs", "list", "--limit=1", "--output=csv"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(
+        stdout(&output),
+        "JID,TIME (UTC),FUN,TGT,USER,RETURNED,FAILED,ARG\n\
+         20261121054728123456,2026-11-21 05:47:28.123,cmd.run,*,root,2/3,1,uptime\n"
+    );
+    let output = jobs().run(&["version", "--output=csv"]);
+    assert_eq!(output.status.code(), Some(64), "{}", stdout(&output));
+    assert!(stderr(&output).contains("this verb prints no rows"), "{}", stderr(&output));
+}
+
+#[test]
+fn times_are_local_unless_utc_is_requested() {
+    let daemon = jobs();
+    let run = |args: &[&str]| {
+        let mut command = program();
+        command.env("TZ", "XYZ-3").arg("--socket").arg(&daemon.socket).args(args);
+        stdout(&command.output().unwrap())
+    };
+    let local = run(&["jobs", "list", "--limit=1"]);
+    assert!(local.contains("TIME   ") && local.contains("2026-11-21 08:47:28.123"), "{local}");
+    let utc = run(&["jobs", "list", "--limit=1", "--utc"]);
+    assert!(utc.contains("TIME (UTC)") && utc.contains("2026-11-21 05:47:28.123"), "{utc}");
+    let json = run(&["jobs", "list", "--limit=1", "--output=jsonl"]);
+    assert!(json.contains("2026-11-21T05:47:28.123456Z"), "{json}");
+    run(&["jobs", "list", "--limit=1", "--since", "2026-11-21 08:47:28.123456", "--until", "-1h"]);
+    let (_, args) = daemon.requests().pop().unwrap();
+    assert_eq!(args["since"].as_i64(), Some(TIME));
+    let output = program().args(["jobs", "list", "--since", "-1x"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(64));
+    assert!(stderr(&output).contains("yesterday 14:00"), "{}", stderr(&output));
+}

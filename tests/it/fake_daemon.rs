@@ -61,7 +61,11 @@ pub(crate) fn program() -> Command {
     {
         command.env_remove(name);
     }
-    command.env("XDG_CONFIG_HOME", "/nonexistent").env("HOME", "/nonexistent");
+    command
+        .env("TZ", "UTC")
+        .env_remove("PAGER")
+        .env("XDG_CONFIG_HOME", "/nonexistent")
+        .env("HOME", "/nonexistent");
     command
 }
 

@@ -22,13 +22,13 @@ fn save_load(cellar: &Cellar, jid: &str, load: &Json, minions: &[&str]) {
     cellar.ask("save_load", vec![("jid", jid.into()), ("load", value(load)), ("minions", minions)]);
 }
 
-fn publish(cellar: &Cellar, jid: &str, fun: &str, minions: &[&str]) {
+pub(crate) fn publish(cellar: &Cellar, jid: &str, fun: &str, minions: &[&str]) {
     let load = json!({"cmd": "publish", "tgt": "*", "fun": fun, "arg": ["web"], "tgt_type": "glob", "ret": "",
                       "jid": jid, "kwargs": {"metadata": {"ticket": "OPS-7", "nodes": 3}}, "user": "root"});
     save_load(cellar, jid, &load, minions);
 }
 
-fn answer(cellar: &Cellar, jid: &str, minion: &str, fun: &str, ret: &Json, code: i64) {
+pub(crate) fn answer(cellar: &Cellar, jid: &str, minion: &str, fun: &str, ret: &Json, code: i64) {
     let load = json!({"cmd": "_return", "id": minion, "jid": jid, "fun": fun, "fun_args": ["web"], "return": ret,
                       "retcode": code, "success": code == 0});
     cellar.ask("returner", vec![("load", value(&load))]);
@@ -39,7 +39,7 @@ fn state(num: u64, result: bool, changes: &Json, comment: &str) -> Json {
            "__run_num__": num, "start_time": "05:47:28.5", "duration": 1.5 + num as f64, "__id__": "nginx"})
 }
 
-fn run_states(restarted: bool, ok: bool) -> Json {
+pub(crate) fn run_states(restarted: bool, ok: bool) -> Json {
     let changes = if restarted { json!({"nginx": true}) } else { json!({}) };
     json!({
         "service_|-nginx_|-nginx_|-running": state(1, ok, &changes, "The service"),
@@ -47,17 +47,17 @@ fn run_states(restarted: bool, ok: bool) -> Json {
     })
 }
 
-fn cli(cellar: &Cellar, args: &[&str]) -> std::process::Output {
+pub(crate) fn cli(cellar: &Cellar, args: &[&str]) -> std::process::Output {
     program().arg("--socket").arg(cellar.socket()).args(args).output().unwrap()
 }
 
-fn text(cellar: &Cellar, args: &[&str]) -> String {
+pub(crate) fn text(cellar: &Cellar, args: &[&str]) -> String {
     let output = cli(cellar, args);
     assert_eq!(output.status.code(), Some(0), "{args:?}: {}", stderr(&output));
     stdout(&output)
 }
 
-fn document(cellar: &Cellar, args: &[&str]) -> Json {
+pub(crate) fn document(cellar: &Cellar, args: &[&str]) -> Json {
     serde_json::from_str(&text(cellar, &[args, &["--output", "json"]].concat())).unwrap()
 }
 

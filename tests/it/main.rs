@@ -41,6 +41,9 @@ mod salt_codec;
 /// Queries of jobs: lists, one job, states, comparisons, watching.
 mod jobs;
 
+/// Minions computed from the archive.
+mod minions;
+
 /// Consumers of the event stream, and `events tail`.
 mod consumers;
 

@@ -1,5 +1,6 @@
 //! Calls of consumers, and those that read events forwards.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -11,7 +12,8 @@ use super::store::refused;
 use super::{Caller, Ctx, document, failed, typed};
 use crate::base::clock::Micros;
 use crate::base::limits::{
-    CONSUMER_BATCH_BYTES, CONSUMER_BATCH_EVENTS, CONSUMER_LEASE, FOLLOW_GATHER, LIST_BYTES_MAX, LIST_ROWS_MAX,
+    CONSUMER_BATCH_BYTES, CONSUMER_BATCH_EVENTS, CONSUMER_LEASE, COUNT_GROUPS_MAX, FOLLOW_GATHER,
+    LIST_BYTES_MAX, LIST_ROWS_MAX,
 };
 use crate::model::SeqNo;
 use crate::store::{BatchLimits, ConsumerStatus, Start, StoredEntry};
@@ -64,6 +66,8 @@ struct CreateArgs {
 pub(super) struct FilterArgs {
     #[serde(default, rename = "match")]
     scopes: Json,
+    #[serde(default)]
+    search: Json,
     #[serde(default, rename = "where")]
     condition: Json,
 }
@@ -71,7 +75,7 @@ pub(super) struct FilterArgs {
 impl FilterArgs {
     pub(super) fn filter(self) -> Result<EntryFilter, CallError> {
         let mut filter = serde_json::Map::new();
-        for (key, value) in [("match", self.scopes), ("where", self.condition)] {
+        for (key, value) in [("match", self.scopes), ("search", self.search), ("where", self.condition)] {
             if !value.is_null() {
                 filter.insert(key.to_owned(), value);
             }
@@ -142,7 +146,31 @@ struct CountArgs {
     since: Option<i64>,
     until: Option<i64>,
     from: Option<u64>,
+    by: Option<GroupBy>,
 }
+
+/// What events are counted by.
+#[derive(Deserialize, Clone, Copy)]
+#[serde(rename_all = "lowercase")]
+enum GroupBy {
+    Function,
+    Minion,
+    Hour,
+    Class,
+}
+
+impl GroupBy {
+    fn key(self, event: &StoredEntry, class: &str) -> String {
+        match self {
+            Self::Function => event.fun.clone(),
+            Self::Minion => event.minion.clone(),
+            Self::Hour => event.at.0.div_euclid(HOUR_US).saturating_mul(HOUR_US).to_string(),
+            Self::Class => class.to_owned(),
+        }
+    }
+}
+
+const HOUR_US: i64 = 3_600_000_000;
 
 fn row(status: &ConsumerStatus) -> Json {
     let record = &status.record;
@@ -155,6 +183,7 @@ fn row(status: &ConsumerStatus) -> Json {
         "name": record.name,
         "time": record.created.0,
         "match": record.filter.scopes,
+        "search": record.filter.search,
         "where": record.filter.condition.as_ref().map(Condition::as_str),
         "cursor": record.cursor.0,
         "lag_entries": status.lag_entries,
@@ -297,7 +326,7 @@ pub(super) fn follow(ctx: &Ctx, args: &Args<'_>, _: Caller) -> Result<Poll, Call
 }
 
 pub(super) fn count(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let CountArgs { filter, since, until, from } = typed(args)?;
+    let CountArgs { filter, since, until, from, by } = typed(args)?;
     let filter = filter.filter()?;
     let start = match (from, since) {
         (Some(seq), _) => Start::Seq(SeqNo(seq)),
@@ -311,9 +340,24 @@ pub(super) fn count(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
         ctx.metrics.filters_too_costly.add(1);
         return Err(CallError::Refused(format!("event {seq}: {error}")));
     }
-    let in_time = |event: &&StoredEntry| {
+    let in_time = |event: &StoredEntry| {
         since.is_none_or(|since| event.at.0 >= since) && until.is_none_or(|until| event.at.0 < until)
     };
     let next = (!found.is_end).then_some(found.next.0);
-    document(json!({ "count": found.events.iter().filter(in_time).count(), "next": next }))
+    let events = || found.events.iter().zip(&found.classes).filter(|(event, _)| in_time(event));
+    let groups = by.map(|by| {
+        let (mut groups, mut others) = (BTreeMap::<String, u64>::new(), 0);
+        for (event, class) in events() {
+            let key = by.key(event, class);
+            if groups.len() < COUNT_GROUPS_MAX || groups.contains_key(&key) {
+                *groups.entry(key).or_default() += 1;
+            } else {
+                others += 1;
+            }
+        }
+        let row = |(key, count): (String, u64)| json!({ "key": key, "count": count });
+        (groups.into_iter().map(row).collect::<Json>(), others)
+    });
+    let (groups, others) = groups.unzip();
+    document(json!({ "count": events().count(), "groups": groups, "others": others, "next": next }))
 }

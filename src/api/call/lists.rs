@@ -94,7 +94,7 @@ pub(super) fn events_list(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallErr
         ctx.metrics.filters_too_costly.add(1);
         return Err(CallError::Refused(format!("event {seq}: {error}")));
     }
-    let EventPage { mut events, next, .. } = page;
+    let EventPage { mut events, next, stats, .. } = page;
     let bytes: usize = events.iter().map(|e| e.body.len() + e.tag.len()).sum();
     // The event that exceeds the byte limit is sent only if it is the first one.
     let keep = if bytes > LIST_BYTES_MAX { (events.len() - 1).clamp(1, limit.max(1)) } else { limit };
@@ -106,7 +106,11 @@ pub(super) fn events_list(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallErr
         events.reverse();
     }
     let mut w = Writer::new();
-    w.map(if next.is_some() { 3 } else { 2 }).str("events").array(events.len());
+    w.map(if next.is_some() { 4 } else { 3 }).str("scan").map(5);
+    w.str("segments").uint(stats.segments).str("segments_skipped").uint(stats.segments_skipped);
+    w.str("blocks").uint(stats.blocks).str("blocks_skipped").uint(stats.blocks_skipped);
+    w.str("entries").uint(stats.entries);
+    w.str("events").array(events.len());
     for event in &events {
         write_event(ctx, &mut w, event);
     }

@@ -199,6 +199,8 @@ pub const CALLS: &[Call] = &[
     read("job_show", "Show one job with its returns", Read, jobs::job_show),
     read("job_states", "List the states of a job", Read, jobs::job_states),
     read("job_diff", "Compare two runs of a job", Read, jobs::job_diff),
+    read("minions_list", "List minions with their last jobs", Read, jobs::minions::list),
+    read("minions_show", "Show one minion", Read, jobs::minions::show),
     poll("job_watch", "Wait for changes of a job", Read, jobs::job_watch),
     poll("events_follow", "Wait for events from a position on", Read, consumers::follow),
     read("events_count", "Count events", Read, consumers::count),

@@ -8,6 +8,7 @@ mod diff;
 mod job;
 mod jobs;
 mod links;
+mod minions;
 mod progress;
 mod states;
 
@@ -18,5 +19,9 @@ pub use jobs::{
     JobFilter, JobResult, JobsPage, ListedJob, PageLimits, each_job_before, jobs_before, last_jobs, row_load,
 };
 pub use links::{Child, children, parent};
+pub use minions::{
+    LastRun, MinionDetails, MinionRow, MinionsFilter, MinionsPage, Seen, Skipped, StateCounts, TimelineEvent,
+    minion, minions_list,
+};
 pub use progress::{JobChanges, ProgressEvent, job_changes};
 pub use states::{StateRow, state_rows};

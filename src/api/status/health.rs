@@ -159,7 +159,14 @@ fn disk(found: &mut Reasons, status: &Status) {
         "low" => found.add(Warning, "disk", "little free space: old segments are dropped early"),
         _ => {
             if let Some(days) = disk.days_left.filter(|days| *days < DAYS_LEFT_MIN) {
-                found.add(Warning, "disk", format!("at the current rate the free space lasts {days} days"));
+                found.add(
+                    Warning,
+                    "disk",
+                    match days {
+                        0 => "at the current rate the free space lasts less than a day".to_owned(),
+                        _ => format!("at the current rate the free space lasts {days} days"),
+                    },
+                );
             }
         }
     }

@@ -5,4 +5,5 @@ pub(super) mod completions;
 pub(super) mod setup;
 pub(super) mod sinks;
 pub(super) mod status;
+pub(super) mod top;
 pub(super) mod version;

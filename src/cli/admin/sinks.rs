@@ -8,7 +8,7 @@ use crate::cli::format::fields::Fields as _;
 use crate::cli::format::nested::leaf;
 use crate::cli::format::output::{Output, show, show_rows};
 use crate::cli::format::table::{Column, Table};
-use crate::cli::format::when::short;
+use crate::cli::format::when::{short, title};
 use crate::cli::jobs::consumers::{Position, position};
 use crate::cli::{BadUsage, Global, finding};
 
@@ -61,8 +61,8 @@ pub(in crate::cli) struct Name {
 pub(in crate::cli) struct Seek {
     /// The sink's name
     name: String,
-    /// oldest, newest, a sequence number, an age (2h) or a time (2026-11-21T05:47, UTC)
-    #[arg(value_parser = position)]
+    /// oldest, newest, a sequence number, an age (2h) or a time ('2026-11-21 05:47')
+    #[arg(value_parser = position, allow_hyphen_values = true)]
     to: Position,
 }
 
@@ -138,7 +138,8 @@ pub(in crate::cli) fn run(global: &Global, verb: Sinks) -> anyhow::Result<()> {
                 format!("{name} is resumed")
             })
         }
-        Sinks::Seek(Seek { name, to: Position(key, value) }) => {
+        Sinks::Seek(Seek { name, to }) => {
+            let (key, value) = to.arg();
             change(global, "sink_seek", json!({ "name": name, key: value }), "move the sink", |answer| {
                 format!("{name} continues with {}", answer.leaf("cursor"))
             })
@@ -287,7 +288,7 @@ fn list_letters(global: &Global, name: &str) -> anyhow::Result<()> {
     show_rows(global.output, &answer, "dead_letters", |out| {
         let columns = [
             Column::right("SEQ"),
-            Column::left("FAILED (UTC)"),
+            Column::left(title("FAILED", "FAILED (UTC)")),
             Column::right("ATTEMPTS"),
             Column::middle_truncated("TAG").drop_order(1),
             Column::truncated("REASON"),

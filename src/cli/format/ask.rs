@@ -1,5 +1,6 @@
 //! Calls to the daemon: its socket, the error if it is unreachable, and lists read page by page.
 
+use std::collections::BTreeMap;
 use std::io;
 
 use anyhow::Context as _;
@@ -96,6 +97,8 @@ pub(in crate::cli) struct Pages {
     /// Whether the daemon has rows beyond those read.
     more: bool,
     done: bool,
+    /// Sums of the field `scan` of the answers, if they are to be printed.
+    scan: Option<BTreeMap<String, u64>>,
 }
 
 /// A call that answers with a list.
@@ -122,7 +125,13 @@ impl Pages {
     pub(in crate::cli) fn new(global: &Global, list: ListCall, args: impl Serialize) -> anyhow::Result<Self> {
         let args = serde_json::to_value(args)?;
         let wanted = args.number("limit");
-        Ok(Self { client: connect(global)?, list, args, wanted, more: true, done: false })
+        Ok(Self { client: connect(global)?, list, args, wanted, more: true, done: false, scan: None })
+    }
+
+    /// Prints at the end how much was searched.
+    pub(in crate::cli) fn explained(mut self, explain: bool) -> Self {
+        self.scan = explain.then(BTreeMap::new);
+        self
     }
 
     /// The next rows, newest first; empty at the end.
@@ -143,7 +152,7 @@ impl Pages {
         order: Order,
         mut table: impl FnMut(&mut Output, &[Json]) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        let mut out = Output::new(form);
+        let mut out = Output::paged(form);
         if out.format != Format::Table {
             self.print_json(&mut out)?;
         } else if order == Order::NewestFirst {
@@ -166,7 +175,26 @@ impl Pages {
             all.reverse();
             table(&mut out, &all)?;
         }
-        Ok(out.flush()?)
+        out.finish()?;
+        self.explain();
+        Ok(())
+    }
+
+    fn explain(&self) {
+        let Some(scan) = &self.scan else { return };
+        let of = |name: &str| scan.get(name).copied().unwrap_or(0);
+        let (segments, blocks) = (of("segments"), of("blocks"));
+        let text = if segments + of("segments_skipped") == 0 {
+            "searched the entries of the job by its index".to_owned()
+        } else {
+            format!(
+                "searched {blocks} of {} blocks in {segments} of {} segments, read {} entries; summaries excluded the rest",
+                blocks + of("blocks_skipped"),
+                segments + of("segments_skipped"),
+                of("entries"),
+            )
+        };
+        crate::cli::print_error(&text);
     }
 
     /// Prints `{"jobs": [...], "more": bool}` with one row per line, or as `jsonl` the rows only.
@@ -209,6 +237,11 @@ impl Pages {
         let Some(Json::Array(rows)) = answer.get_mut(self.list.rows).map(Json::take) else {
             return Err(invalid("no list"));
         };
+        if let (Some(sums), Json::Object(scan)) = (&mut self.scan, answer.of("scan")) {
+            for (name, count) in scan {
+                *sums.entry(name.clone()).or_default() += count.as_u64().unwrap_or(0);
+            }
+        }
         self.more = answer.is("more");
         self.wanted = self.wanted.saturating_sub(rows.len() as u64);
         self.done = !self.more;

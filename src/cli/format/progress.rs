@@ -1,15 +1,17 @@
 //! Progress of a long operation on standard error: a bar on a terminal, otherwise a line from time to time.
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::Write as _;
 use std::time::{Duration, Instant};
 
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use super::output::plain;
 use crate::store::tools::Watch;
 
-/// Interval between two drawings of the bar.
-const REDRAW: Duration = Duration::from_millis(100);
-/// Interval between two lines without a terminal. Shorter operations print none.
+/// Shorter operations show nothing.
+const SHOWN_AFTER: Duration = Duration::from_secs(1);
+/// Interval between two lines without a terminal.
 const LINES: Duration = Duration::from_secs(10);
-const BAR_CHARS: usize = 24;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::cli) enum Unit {
@@ -19,24 +21,43 @@ pub(in crate::cli) enum Unit {
     Rows,
 }
 
+impl Unit {
+    /// What follows the share in the template of the bar.
+    fn template(self) -> &'static str {
+        match self {
+            Self::Bytes => "{binary_bytes} of {binary_total_bytes}  {binary_bytes_per_sec}",
+            Self::Segments => "{pos} of {len} segments",
+            Self::Jobs => "{pos} of {len} jobs",
+            Self::Rows => "{pos} of {len} rows",
+        }
+    }
+}
+
 /// A progress bar, or progress lines.
 pub(in crate::cli) struct Bar {
     what: &'static str,
     unit: Unit,
-    /// Columns of the terminal; `None` if standard error is not a terminal.
-    width: Option<usize>,
+    /// Hidden without a terminal.
+    bar: ProgressBar,
     started: Instant,
-    drawn: Instant,
-    has_drawn: bool,
+    printed: Instant,
 }
 
 impl Bar {
     pub(in crate::cli) fn new(what: &'static str, unit: Unit) -> Self {
-        let stderr = std::io::stderr();
-        let size = stderr.is_terminal().then(|| rustix::termios::tcgetwinsize(&stderr).ok()).flatten();
-        let width = size.map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0);
+        Self::on(what, unit, ProgressDrawTarget::stderr())
+    }
+
+    fn on(what: &'static str, unit: Unit, target: ProgressDrawTarget) -> Self {
+        let template = format!(
+            "[{{bar:24}}] {{prefix}} {{percent:>3}} %  {}  {{eta}} left  {{wide_msg}}",
+            unit.template()
+        );
+        let style =
+            ProgressStyle::with_template(&template).expect("the template is valid").progress_chars("#>-");
+        let bar = ProgressBar::with_draw_target(None, target).with_style(style).with_prefix(what);
         let now = Instant::now();
-        Self { what, unit, width, started: now, drawn: now, has_drawn: false }
+        Self { what, unit, bar, started: now, printed: now }
     }
 
     /// Seconds since the start.
@@ -44,70 +65,51 @@ impl Bar {
         self.started.elapsed().as_secs_f64()
     }
 
+    /// A line without a terminal.
     fn text(&self, done: u64, total: u64, on: &str) -> String {
         if total == 0 {
             return format!("{}  {on}", self.what);
         }
-        let share = (done as f64 / total as f64).min(1.0);
-        let seconds = self.seconds();
-        let mut parts = vec![format!("{} {:>3.0} %", self.what, (share * 100.0).floor())];
-        match self.unit {
-            Unit::Bytes => {
-                parts.push(format!("{} of {}", bytes(done), bytes(total)));
-                if seconds >= 1.0 {
-                    #[expect(
-                        clippy::cast_possible_truncation,
-                        clippy::cast_sign_loss,
-                        reason = "bytes per second"
-                    )]
-                    let rate = (done as f64 / seconds) as u64;
-                    parts.push(format!("{}/s", bytes(rate)));
-                }
-            }
-            Unit::Segments => parts.push(format!("{done} of {total} segments")),
-            Unit::Jobs => parts.push(format!("{done} of {total} jobs")),
-            Unit::Rows => parts.push(format!("{done} of {total} rows")),
-        }
-        if seconds >= 2.0 && share > 0.0 && share < 1.0 {
-            parts.push(format!("{:.0} s left", seconds / share - seconds));
-        }
-        parts.extend((!on.is_empty()).then(|| on.to_owned()));
-        parts.join("  ")
+        let share = (done as f64 / total as f64).min(1.0) * 100.0;
+        let numbers = match self.unit {
+            Unit::Bytes => format!("{} of {}", bytes(done), bytes(total)),
+            Unit::Segments => format!("{done} of {total} segments"),
+            Unit::Jobs => format!("{done} of {total} jobs"),
+            Unit::Rows => format!("{done} of {total} rows"),
+        };
+        format!("{} {:>3.0} %  {numbers}  {on}", self.what, share.floor()).trim_end().to_owned()
     }
 
-    fn line(&self, width: usize, done: u64, total: u64, on: &str) -> String {
-        let share = if total == 0 { 0.0 } else { (done as f64 / total as f64).min(1.0) };
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a position in the bar")]
-        let full = (share * BAR_CHARS as f64) as usize;
-        let bar = format!("[{}{}] ", "#".repeat(full), "-".repeat(BAR_CHARS - full));
-        let line = format!("{bar}{}", self.text(done, total, on));
-        // The last column stays empty: a terminal would wrap after it.
-        line.chars().take(width.saturating_sub(1)).collect()
+    fn draw(&self, done: u64, total: u64, on: &str) {
+        if total > 0 {
+            self.bar.set_length(total);
+        }
+        self.bar.set_message(on.to_owned());
+        self.bar.set_position(done);
     }
 }
 
 impl Watch for Bar {
     fn step(&mut self, done: u64, total: u64, on: &str) {
-        let pause = if self.width.is_some() { REDRAW } else { LINES };
-        if self.drawn.elapsed() < pause {
+        if self.started.elapsed() < SHOWN_AFTER {
             return;
         }
-        self.drawn = Instant::now();
-        // There is nowhere to report a failure to write.
-        let _ = match self.width {
-            Some(width) => write!(std::io::stderr(), "\r\x1b[K{}", self.line(width, done, total, on)),
-            None => writeln!(std::io::stderr(), "{}", self.text(done, total, on)),
-        };
-        self.has_drawn = true;
+        // File names of a store that is not ours.
+        let on = plain(on);
+        if !self.bar.is_hidden() {
+            self.draw(done, total, &on);
+        } else if self.printed.elapsed() >= LINES {
+            self.printed = Instant::now();
+            // There is nowhere to report a failure to write.
+            let _ = writeln!(std::io::stderr(), "{}", self.text(done, total, &on));
+        }
     }
 }
 
 /// Removes the bar.
 impl Drop for Bar {
     fn drop(&mut self) {
-        if self.has_drawn && self.width.is_some() {
-            let _ = write!(std::io::stderr(), "\r\x1b[K");
-        }
+        self.bar.finish_and_clear();
     }
 }
 
@@ -131,15 +133,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bar_fits_its_terminal() {
-        let bar = Bar { width: Some(80), ..Bar::new("verify", Unit::Bytes) };
-        let line = bar.line(80, 5 << 30, 10 << 30, "jobs/00000000000000000001");
-        assert_eq!(line.chars().count(), 79);
-        assert!(
-            line.starts_with("[############------------] verify  50 %  5.0 GiB of 10.0 GiB  jobs/000"),
-            "{line}"
-        );
-        assert!(bar.line(10, 0, 0, "").chars().count() < 10);
+    fn a_line_has_share_and_numbers() {
+        let bar = Bar::on("verify", Unit::Bytes, ProgressDrawTarget::hidden());
+        assert_eq!(bar.text(5 << 30, 10 << 30, "jobs/1"), "verify  50 %  5.0 GiB of 10.0 GiB  jobs/1");
+        assert_eq!(bar.text(0, 0, "jobs/1"), "verify  jobs/1");
+    }
+
+    #[test]
+    fn every_unit_has_a_valid_template() {
+        for unit in [Unit::Bytes, Unit::Segments, Unit::Jobs, Unit::Rows] {
+            Bar::on("verify", unit, ProgressDrawTarget::hidden()).draw(1, 2, "x");
+        }
     }
 
     #[test]

@@ -108,9 +108,15 @@ impl Table {
         below: impl Fn(usize) -> String,
     ) -> Result<(), OutputError> {
         let rows = escaped(rows);
+        let titles: Vec<String> = self.columns.iter().map(|column| column.title.to_owned()).collect();
+        if out.is_csv() {
+            if !std::mem::replace(&mut self.headed, true) {
+                out.csv_table(&titles)?;
+            }
+            return rows.iter().try_for_each(|row| out.csv_row(row));
+        }
         self.fit(&rows, out.width);
         if !self.headed {
-            let titles: Vec<String> = self.columns.iter().map(|column| column.title.to_owned()).collect();
             out.heading(&self.line(&titles))?;
             self.headed = true;
         }

@@ -1,63 +1,180 @@
-//! Times on the command line and in tables. All are UTC, held as microseconds since 1970.
+//! Times on the command line and in tables: local, or UTC with `--utc`. JSON has times in UTC.
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::base::clock::{Clock, Micros, digits};
 use crate::model::word::Word as _;
 
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
+use jiff::{SignedDuration, Timestamp, ToSpan as _};
 use serde_json::Value as Json;
 
-/// A time on the command line: an age such as `10m`, or a date.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
-pub(in crate::cli) struct When(pub(in crate::cli) i64);
+static ZONE: OnceLock<TimeZone> = OnceLock::new();
+
+/// Selects UTC for all times of this process; effective only before the first time is read or shown.
+pub(in crate::cli) fn use_utc() {
+    // Set already: the zone cannot change any more.
+    let _ = ZONE.set(TimeZone::UTC);
+}
+
+/// The zone of tables and of times on the command line: `TZ`, or the system's.
+fn zone() -> &'static TimeZone {
+    ZONE.get_or_init(|| {
+        TimeZone::try_system().unwrap_or_else(|error| {
+            crate::cli::print_error(&format!("cannot read the time zone, showing UTC: {error}"));
+            TimeZone::UTC
+        })
+    })
+}
+
+fn is_utc(zone: &TimeZone) -> bool {
+    *zone == TimeZone::UTC
+        || matches!(zone.iana_name(), Some("UTC" | "Etc/UTC" | "UCT" | "Zulu" | "Universal"))
+}
+
+/// A time on the command line: an age, a day or a date.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::cli) enum When {
+    /// An instant.
+    At(Micros),
+    /// A time of the local calendar, or of UTC with `--utc`, which is not known before all flags are read.
+    Local(DateTime),
+    /// A time of day, and the number of days before today.
+    Day(i32, DateTime),
+}
+
+const EXPECTED: &str = "expected an age (30s, -10m, 2h, 3d, 1w), now, today, yesterday 14:00, 14:00, or a date (2026-11-21, \
+                        2026-11-21 05:47, 2026-11-21T05:47:28.123, with Z or +01:00 for another zone than the local one)";
 
 impl std::str::FromStr for When {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let age = Duration::parse(text).and_then(|age| i64::try_from(age.as_micros()).ok());
-        let ago = age.and_then(|age| now_micros().checked_sub(age));
-        ago.or_else(|| date_micros(text)).map(Self).ok_or_else(|| {
-            "expected an age (30s, 10m, 2h, 3d, 1w) or a date in UTC (2026-11-21, 2026-11-21T05:47, \
-             2026-11-21T05:47:28.123)"
-                .to_owned()
-        })
+        parse(text.trim()).ok_or_else(|| EXPECTED.to_owned())
+    }
+}
+
+impl When {
+    /// The instant in the zone of this process.
+    pub(in crate::cli) fn micros(self) -> Micros {
+        self.micros_in(zone(), now())
+    }
+
+    fn micros_in(self, zone: &TimeZone, now: Micros) -> Micros {
+        let at = match self {
+            Self::At(at) => return at,
+            Self::Local(at) => at,
+            Self::Day(days, time) => {
+                let today = timestamp(now).to_zoned(zone.clone()).date();
+                today.saturating_sub(days.days()).to_datetime(time.time())
+            }
+        };
+        // In a gap of the calendar the time after it, in a fold the first of both.
+        let zoned = zone.to_ambiguous_zoned(at).compatible();
+        zoned.map_or(Micros(i64::MAX), |zoned| Micros(zoned.timestamp().as_microsecond()))
+    }
+}
+
+/// As microseconds, the form in calls.
+impl serde::Serialize for When {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_i64(self.micros().0)
     }
 }
 
 /// Flags that select a time range.
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
 pub(in crate::cli) struct TimeRange {
-    /// Start of the time range: 10m, 2h, 3d (ago), or 2026-11-21, 2026-11-21T05:47:28 (UTC)
-    #[arg(long, value_name = "TIME")]
+    /// Start of the time range: 2h or -2h (ago), 'yesterday 14:00', '2026-11-21 05:47'
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub(in crate::cli) since: Option<When>,
     /// End of the time range
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub(in crate::cli) until: Option<When>,
 }
 
-fn now_micros() -> i64 {
-    Clock::real().now().0
+fn now() -> Micros {
+    Clock::real().now()
 }
 
-/// Parses `2026-11-21`, optionally followed by `T05:47`, `:28`, `.123456` and `Z`; a space may replace the `T`.
-pub(in crate::cli) fn date_micros(text: &str) -> Option<i64> {
-    let text = text.strip_suffix('Z').unwrap_or(text);
-    let (date, time) = text.split_once(['T', ' ']).unwrap_or((text, "00:00"));
+/// The nearest time that the calendar has.
+fn timestamp(at: Micros) -> Timestamp {
+    let edge = if at.0 < 0 { Timestamp::MIN } else { Timestamp::MAX };
+    Timestamp::from_microsecond(at.0).unwrap_or(edge)
+}
+
+fn parse(text: &str) -> Option<When> {
+    let age = Duration::parse(text.strip_prefix('-').unwrap_or(text));
+    if let Some(age) = age.and_then(|age| i64::try_from(age.as_micros()).ok()) {
+        return now().0.checked_sub(age).map(Micros).map(When::At);
+    }
+    if text == "now" {
+        return Some(When::At(now()));
+    }
+    let (day, rest) = text.split_once(' ').unwrap_or((text, "00:00"));
+    let days = match day {
+        "today" => Some(0),
+        "yesterday" => Some(1),
+        _ => None,
+    };
+    if let Some(days) = days {
+        return civil("2000-01-01", rest).map(|time| When::Day(days, time));
+    }
+    if let Some(time) = civil("2000-01-01", text) {
+        return Some(When::Day(0, time));
+    }
+    match date(text)? {
+        (at, None) => Some(When::Local(at)),
+        (at, Some(offset)) => Some(When::At(of_utc(at.checked_sub(offset).ok()?))),
+    }
+}
+
+/// A date, perhaps with a time, and the offset of its zone from UTC, if given.
+fn date(text: &str) -> Option<(DateTime, Option<SignedDuration>)> {
+    let (day, time) = text.split_once(['T', ' ']).unwrap_or((text, "00:00"));
+    if let Some(time) = time.strip_suffix('Z').or_else(|| time.strip_suffix(" UTC")) {
+        return Some((civil(day, time)?, Some(SignedDuration::ZERO)));
+    }
+    let Some(sign) = time.find(['+', '-']) else { return Some((civil(day, time)?, None)) };
+    let (time, offset) = time.split_at(sign);
+    let is_west = offset.starts_with('-');
+    let (hours, minutes) = offset.get(1..)?.split_once(':')?;
+    let seconds = i64::from(number(hours, 2)?) * 3600 + i64::from(number(minutes, 2)?) * 60;
+    let offset = SignedDuration::from_secs(if is_west { -seconds } else { seconds });
+    Some((civil(day, time)?, Some(offset)))
+}
+
+/// Parses `2026-11-21` and `05:47`, optionally followed by `:28` and `.123456`.
+fn civil(date: &str, time: &str) -> Option<DateTime> {
     let (time, fraction) = time.split_once('.').unwrap_or((time, ""));
     let (mut date, mut time) = (date.split('-'), time.split(':'));
-    let (year, month, day) = (number(date.next(), 4)?, number(date.next(), 2)?, number(date.next(), 2)?);
-    let (hour, minute) = (number(time.next(), 2)?, number(time.next(), 2)?);
-    let second = number(time.next().or(Some("00")), 2)?;
-    let micros = number(Some(&format!("{fraction:0<6}")), 6)?;
+    let (year, month, day) = (number(date.next()?, 4)?, number(date.next()?, 2)?, number(date.next()?, 2)?);
+    let (hour, minute) = (number(time.next()?, 2)?, number(time.next()?, 2)?);
+    let second = number(time.next().unwrap_or("00"), 2)?;
+    let micros = number(&format!("{fraction:0<6}"), 6)?;
     if date.next().is_some() || time.next().is_some() {
         return None;
     }
-    Micros::of_utc([year, month, day, hour, minute, second, micros]).map(|at| at.0)
+    Micros::of_utc([year, month, day, hour, minute, second, micros])?.utc()
 }
 
-fn number(text: Option<&str>, len: usize) -> Option<u32> {
-    text.filter(|text| text.len() == len).and_then(|text| digits(text.as_bytes()))
+fn number(text: &str, len: usize) -> Option<u32> {
+    digits(text.as_bytes()).filter(|_| text.len() == len)
+}
+
+fn of_utc(at: DateTime) -> Micros {
+    TimeZone::UTC
+        .to_ambiguous_zoned(at)
+        .compatible()
+        .map_or(Micros(i64::MAX), |at| Micros(at.timestamp().as_microsecond()))
+}
+
+/// Reads a date of UTC, as in exports: with or without `Z`.
+pub(in crate::cli) fn date_micros(text: &str) -> Option<i64> {
+    let (at, offset) = date(text)?;
+    at.checked_sub(offset.unwrap_or_default()).ok().map(|at| of_utc(at).0)
 }
 
 /// The fields of answers that hold values of Salt, or records as they are stored.
@@ -90,31 +207,99 @@ pub(in crate::cli) fn iso_at(row: &mut Json, key: &str) {
     }
 }
 
-/// Formats ISO text for tables: `2026-11-21 05:47:28.123`.
+/// The title of a column of times: `name`, or with the zone if it is UTC.
+pub(in crate::cli) fn title(name: &'static str, name_utc: &'static str) -> &'static str {
+    if is_utc(zone()) { name_utc } else { name }
+}
+
+/// Formats ISO text for tables, in the zone of this process: `2026-11-21 05:47:28.123`.
 pub(in crate::cli) fn short(iso: &Json) -> String {
-    let iso = iso.as_str().unwrap_or_default();
-    iso.get(..23).unwrap_or(iso).replace('T', " ")
+    shown(iso.as_str().unwrap_or_default(), zone(), "%Y-%m-%d %H:%M:%S%.3f")
+}
+
+/// As [`short`], with the zone: `2026-11-21 06:47:28.123 CET`.
+pub(in crate::cli) fn short_in_zone(iso: &Json) -> String {
+    shown(iso.as_str().unwrap_or_default(), zone(), "%Y-%m-%d %H:%M:%S%.3f %Z")
+}
+
+/// The instant of ISO text with a zone.
+pub(in crate::cli) fn time_of(iso: &Json) -> Option<Micros> {
+    let (at, offset) = date(iso.as_str()?)?;
+    at.checked_sub(offset?).ok().map(of_utc)
+}
+
+fn shown(iso: &str, zone: &TimeZone, form: &str) -> String {
+    // Other text, such as a time outside of the calendar.
+    let Some(at) = time_of(&Json::from(iso)) else { return iso.to_owned() };
+    let at = timestamp(at).to_zoned(zone.clone());
+    // The milliseconds are cut, not rounded: a rounded time could be that of another entry.
+    at.strftime(form).to_string()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// An hour ahead of UTC, two from the last Sunday of March to that of October.
+    fn berlin() -> TimeZone {
+        TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").unwrap()
+    }
+
+    /// 2026-11-21 05:47:28 UTC.
+    const NOW: Micros = Micros(1_795_240_048_000_000);
+
     #[test]
-    fn dates_are_read_and_written() {
+    fn dates_are_local_unless_they_have_a_zone() {
         for (text, expected) in [
-            ("1970-01-01", "1970-01-01T00:00:00.000000Z"),
-            ("2026-11-21", "2026-11-21T00:00:00.000000Z"),
-            ("2026-11-21T05:47", "2026-11-21T05:47:00.000000Z"),
-            ("2026-11-21 05:47:28", "2026-11-21T05:47:28.000000Z"),
+            ("1970-01-01", "1969-12-31T23:00:00.000000Z"),
+            ("2026-11-21T05:47", "2026-11-21T04:47:00.000000Z"),
+            ("2026-11-21 05:47:28", "2026-11-21T04:47:28.000000Z"),
+            ("2026-07-01 12:00", "2026-07-01T10:00:00.000000Z"),
             ("2024-02-29T23:59:59.123Z", "2024-02-29T23:59:59.123000Z"),
-            ("1969-12-31T23:59:59.999999", "1969-12-31T23:59:59.999999Z"),
-            ("2000-03-01", "2000-03-01T00:00:00.000000Z"),
+            ("2026-11-21 05:47:28 UTC", "2026-11-21T05:47:28.000000Z"),
+            ("2026-11-21T05:47:28.5+05:30", "2026-11-21T00:17:28.500000Z"),
+            ("2026-11-21 05:47-01:00", "2026-11-21T06:47:00.000000Z"),
+            // The hour that the clock skips, and the one that it repeats.
+            ("2026-03-29 02:30", "2026-03-29T01:30:00.000000Z"),
+            ("2026-10-25 02:30", "2026-10-25T00:30:00.000000Z"),
+            ("today", "2026-11-20T23:00:00.000000Z"),
+            ("today 06:00", "2026-11-21T05:00:00.000000Z"),
+            ("06:00:01", "2026-11-21T05:00:01.000000Z"),
+            ("yesterday", "2026-11-19T23:00:00.000000Z"),
+            ("yesterday 14:00", "2026-11-20T13:00:00.000000Z"),
         ] {
-            assert_eq!(Micros(date_micros(text).unwrap()).iso(), expected, "{text}");
+            let when: When = text.parse().unwrap();
+            assert_eq!(when.micros_in(&berlin(), NOW).iso(), expected, "{text}");
         }
-        assert_eq!(date_micros("2026-11-21T05:47:28.5"), Some(1_795_240_048_500_000));
-        assert_eq!(short(&Json::from("2026-11-21T05:47:28.123456Z")), "2026-11-21 05:47:28.123");
+    }
+
+    #[test]
+    fn today_is_the_local_day() {
+        let late = Micros(NOW.0 + 18 * 3_600_000_000);
+        let today = |zone: &TimeZone| "today".parse::<When>().unwrap().micros_in(zone, late).iso();
+        assert_eq!(today(&berlin()), "2026-11-21T23:00:00.000000Z");
+        assert_eq!(today(&TimeZone::UTC), "2026-11-21T00:00:00.000000Z");
+    }
+
+    #[test]
+    fn times_are_shown_in_the_zone() {
+        let form = "%Y-%m-%d %H:%M:%S%.3f %Z";
+        let iso = "2026-11-21T23:47:28.123999Z";
+        assert_eq!(shown(iso, &berlin(), form), "2026-11-22 00:47:28.123 CET");
+        assert_eq!(shown("2026-07-01T10:00:00.000000Z", &berlin(), form), "2026-07-01 12:00:00.000 CEST");
+        assert_eq!(shown(iso, &TimeZone::UTC, form), "2026-11-21 23:47:28.123 UTC");
+        for other in ["", "5 microseconds since 1970", "\x1b[2J"] {
+            assert_eq!(shown(other, &berlin(), form), other);
+        }
+    }
+
+    #[test]
+    fn dates_of_exports_are_utc() {
+        for text in ["2026-11-21T05:47:28", "2026-11-21T05:47:28.000000Z", "2026-11-21 05:47:28"] {
+            assert_eq!(date_micros(text), Some(NOW.0), "{text}");
+        }
+        assert_eq!(date_micros("1h"), None);
+        assert_eq!(date_micros("1969-12-31T23:59:59.999999"), Some(-1));
     }
 
     #[test]
@@ -124,7 +309,7 @@ mod tests {
             "m",
             "10",
             "10y",
-            "-1m",
+            "--1m",
             "2026-2-3",
             "2026-02-30",
             "2026-13-01",
@@ -132,8 +317,12 @@ mod tests {
             "2026-01-01T1:00",
             "2026-01-01T01:00:00.1234567",
             "2026-01-01-01",
+            "2026-01-01 10:00+1",
             "99999999999999999999d",
             "+1d",
+            "tomorrow",
+            "yesterday noon",
+            "25:00",
         ] {
             assert!(text.parse::<When>().is_err(), "{text}");
         }
@@ -141,8 +330,10 @@ mod tests {
 
     #[test]
     fn an_age_is_subtracted_from_now() {
-        let When(then) = "2h".parse().unwrap();
-        let age = now_micros() - then;
-        assert!((7_200_000_000..7_210_000_000).contains(&age), "{age}");
+        for text in ["2h", "-2h"] {
+            let then = text.parse::<When>().unwrap().micros();
+            let age = now().0 - then.0;
+            assert!((7_200_000_000..7_210_000_000).contains(&age), "{age}");
+        }
     }
 }

@@ -34,8 +34,8 @@ pub(super) enum Import {
         /// The directory, by default of Salt /var/cache/salt/master/jobs
         #[arg(value_name = "DIR")]
         dir: PathBuf,
-        /// Only jobs started since: 10m, 2h, 3d (ago), or 2026-11-21 (UTC)
-        #[arg(long, value_name = "TIME")]
+        /// Only jobs started since: 3d or -3d (ago), 'yesterday 14:00', 2026-11-21
+        #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
         since: Option<When>,
     },
     /// Import JSON lines, as written by `saltcellar export jsonl`
@@ -88,7 +88,7 @@ pub(super) fn run(global: &Global, import: &Import) -> anyhow::Result<()> {
     let mut bar = Bar::new("import", unit);
     match import {
         Import::LocalCache { dir, since } => {
-            local_cache::import(&mut feed, dir, since.as_ref().map(|When(at)| *at), &mut bar)?;
+            local_cache::import(&mut feed, dir, since.map(|since| since.micros().0), &mut bar)?;
         }
         Import::Jsonl { file } => jsonl::import(&mut feed, file, &mut bar)?,
     }

@@ -6,7 +6,7 @@ use serde_json::{Value as Json, json};
 use super::super::format::fields::Fields as _;
 use super::super::format::output::{show, show_rows};
 use super::super::format::table::{Column, Table};
-use super::super::format::when::{When, short};
+use super::super::format::when::{When, short, title};
 use super::super::{Global, ask};
 use super::filter::FilterFlags;
 
@@ -52,8 +52,8 @@ pub(in crate::cli) struct Create {
     name: String,
     #[command(flatten)]
     filter: FilterFlags,
-    /// Start with the first event since then, not with the next one: oldest, 2h (ago), 2026-11-21 (UTC)
-    #[arg(long, value_name = "POSITION", value_parser = position)]
+    /// Start with the first event since then, not with the next one: oldest, 2h (ago), 2026-11-21
+    #[arg(long, value_name = "POSITION", value_parser = position, allow_hyphen_values = true)]
     from: Option<Position>,
 }
 
@@ -90,8 +90,8 @@ pub(in crate::cli) struct Ack {
 pub(in crate::cli) struct Seek {
     /// The consumer's name
     name: String,
-    /// oldest, newest, a sequence number, an age (2h) or a time (2026-11-21T05:47, UTC)
-    #[arg(value_parser = position)]
+    /// oldest, newest, a sequence number, an age (2h) or a time ('2026-11-21 05:47')
+    #[arg(value_parser = position, allow_hyphen_values = true)]
     to: Position,
 }
 
@@ -107,7 +107,21 @@ pub(in crate::cli) struct Pin {
 
 /// A place in the log, as an argument of a call.
 #[derive(Clone)]
-pub(in crate::cli) struct Position(pub(in crate::cli) &'static str, pub(in crate::cli) Json);
+pub(in crate::cli) enum Position {
+    Name(String),
+    Seq(u64),
+    Time(When),
+}
+
+impl Position {
+    pub(in crate::cli) fn arg(&self) -> (&'static str, Json) {
+        match self {
+            Self::Name(name) => ("to", name.as_str().into()),
+            Self::Seq(seq) => ("seq", (*seq).into()),
+            Self::Time(when) => ("time", when.micros().0.into()),
+        }
+    }
+}
 
 const HOLDER: &str = "cli";
 
@@ -133,13 +147,13 @@ Examples:
 
 pub(in crate::cli) fn position(text: &str) -> Result<Position, String> {
     if text == "oldest" || text == "newest" {
-        return Ok(Position("to", text.into()));
+        return Ok(Position::Name(text.to_owned()));
     }
     if let Ok(seq) = text.parse::<u64>() {
-        return Ok(Position("seq", seq.into()));
+        return Ok(Position::Seq(seq));
     }
-    match text.parse::<When>() {
-        Ok(When(at)) => Ok(Position("time", at.into())),
+    match text.parse() {
+        Ok(when) => Ok(Position::Time(when)),
         Err(error) => Err(format!("expected oldest, newest, a sequence number, or a time: {error}")),
     }
 }
@@ -156,7 +170,8 @@ pub(in crate::cli) fn run(global: &Global, verb: Consumers) -> anyhow::Result<()
                 format!("{} continues with {}", args.name, answer.leaf("cursor"))
             })
         }
-        Consumers::Seek(Seek { name, to: Position(key, value) }) => {
+        Consumers::Seek(Seek { name, to }) => {
+            let (key, value) = to.arg();
             let call = json!({ "name": name, key: value });
             change(global, "consumer_seek", call, "move the consumer", |answer| {
                 format!("{name} continues with {}", answer.leaf("cursor"))
@@ -203,8 +218,8 @@ fn change(
 fn create(global: &Global, args: &Create) -> anyhow::Result<()> {
     let mut call = serde_json::to_value(&args.filter)?;
     ask::set(&mut call, "name", args.name.as_str().into());
-    if let Some(Position(key, value)) = &args.from {
-        ask::set(&mut call, key, value.clone());
+    if let Some((key, value)) = args.from.as_ref().map(Position::arg) {
+        ask::set(&mut call, key, value);
     }
     change(global, "consumer_create", call, "create the consumer", |answer| {
         format!("{} continues with {}", args.name, answer.leaf("cursor"))
@@ -220,7 +235,7 @@ fn next(global: &Global, args: &Next) -> anyhow::Result<()> {
     show_rows(global.output, &answer, "events", |out| {
         let columns = [
             Column::right("SEQ"),
-            Column::left("TIME (UTC)"),
+            Column::left(title("TIME", "TIME (UTC)")),
             Column::middle_truncated("TAG"),
             Column::truncated("MINION").drop_order(2),
             Column::truncated("FUN").drop_order(1),

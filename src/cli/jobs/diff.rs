@@ -7,7 +7,7 @@ use similar::{Algorithm, ChangeTag, capture_diff_slices};
 use super::super::format::fields::Fields as _;
 use super::super::format::nested::nested;
 use super::super::format::output::{Output, show_rows};
-use super::super::format::when::short;
+use super::super::format::when::short_in_zone;
 use super::super::{Global, ask, finding};
 use super::states::result;
 use super::{arg, returned};
@@ -67,8 +67,8 @@ fn table(out: &mut Output, found: &Json) -> anyhow::Result<()> {
         let what =
             [job.joined("fun"), arg(job), format!("on {}", job.joined("tgt"))].join(" ").replace("  ", " ");
         let came = format!("{} returned, {} failed", returned(job), job.leaf("failed"));
-        let time = short(job.of("time"));
-        out.line(&format!("{name}  {}  {time} UTC  {what}: {came}", job.leaf("jid")))?;
+        let time = short_in_zone(job.of("time"));
+        out.line(&format!("{name}  {}  {time}  {what}: {came}", job.leaf("jid")))?;
     }
     if found.list("minions").is_empty() {
         out.line("")?;

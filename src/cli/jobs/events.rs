@@ -15,7 +15,7 @@ use crate::cli::format::fields::Fields as _;
 use crate::cli::format::nested::nested;
 use crate::cli::format::output::show;
 use crate::cli::format::table::{Column, Table};
-use crate::cli::format::when::{TimeRange, short};
+use crate::cli::format::when::{TimeRange, short, title};
 use crate::cli::format::yaml;
 use crate::cli::{Global, ask};
 use crate::wire::json::to_json;
@@ -96,6 +96,10 @@ pub(in crate::cli) struct Filter {
     #[arg(long)]
     #[serde(skip)]
     data: bool,
+    /// Print on standard error how much was searched, and what the summaries excluded
+    #[arg(long)]
+    #[serde(skip)]
+    explain: bool,
 }
 
 const EXAMPLES: &str = "\
@@ -107,6 +111,7 @@ Examples:
   saltcellar events list --tag 'salt/job/*/ret/*' --since 10m
   saltcellar events list --minion web1 --data
   saltcellar events list --fun 'state.*' --where 'data.retcode != 0'
+  saltcellar events list --since yesterday --search 'Permission denied' --explain
   saltcellar events list --jid 20261121054728123456 --output json
   saltcellar events list --all --since 2026-11-21 --output jsonl | gzip > events.jsonl.gz";
 
@@ -180,22 +185,29 @@ fn list(global: &Global, mut filter: Filter) -> anyhow::Result<()> {
     if filter.all {
         filter.limit = u64::MAX;
     }
-    let columns = [
-        Column::right("SEQ"),
-        Column::left("TIME (UTC)"),
-        Column::middle_truncated("TAG"),
-        Column::truncated("MINION").drop_order(2),
-        Column::truncated("FUN").drop_order(1),
-    ];
-    let mut table = Table::new(columns);
+    let mut table = Table::new(columns());
     let order = if filter.all { Order::NewestFirst } else { Order::NewestLast };
-    Pages::new(global, LIST_CALL, &filter)?.print(global.output, order, |out, events| {
-        let rows: Vec<_> = events.iter().map(row).collect();
-        let data = |event: &Json| nested(event.of("data"), 4);
-        Ok(table.print_with(out, &rows, |n| {
-            events.get(n).filter(|_| filter.data).map_or_else(String::new, data)
-        })?)
-    })
+    Pages::new(global, LIST_CALL, &filter)?.explained(filter.explain).print(
+        global.output,
+        order,
+        |out, events| {
+            let rows: Vec<_> = events.iter().map(row).collect();
+            let data = |event: &Json| nested(event.of("data"), 4);
+            Ok(table.print_with(out, &rows, |n| {
+                events.get(n).filter(|_| filter.data).map_or_else(String::new, data)
+            })?)
+        },
+    )
+}
+
+pub(super) fn columns() -> [Column; 5] {
+    [
+        Column::right("SEQ"),
+        Column::left(title("TIME", "TIME (UTC)")),
+        Column::middle_truncated("TAG"),
+        Column::middle_truncated("MINION").min_chars(9).drop_order(2),
+        Column::truncated("FUN").drop_order(1),
+    ]
 }
 
 pub(super) fn row(event: &Json) -> Vec<String> {

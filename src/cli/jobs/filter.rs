@@ -15,6 +15,9 @@ pub(in crate::cli) struct DataFilter {
     /// Only retention classes that match this glob
     #[arg(long, value_name = "GLOB")]
     pub(super) class: Option<String>,
+    /// Only events whose data contain this text; upper and lower case differ
+    #[arg(long, value_name = "TEXT")]
+    pub(super) search: Option<String>,
     /// Only events for which this Jinja expression over tag and data is true
     #[arg(long = "where", value_name = "EXPRESSION")]
     pub(super) condition: Option<String>,
@@ -35,6 +38,7 @@ pub(in crate::cli) struct FilterFlags {
 
 fn serialize<S: Serializer>(
     scope: &[(&str, Option<&String>)],
+    search: Option<&String>,
     condition: Option<&String>,
     to: S,
 ) -> Result<S::Ok, S::Error> {
@@ -43,6 +47,9 @@ fn serialize<S: Serializer>(
     let mut map = to.serialize_map(None)?;
     if !scope.is_empty() {
         map.serialize_entry("match", &json!([scope]))?;
+    }
+    if let Some(search) = search {
+        map.serialize_entry("search", search)?;
     }
     if let Some(condition) = condition {
         map.serialize_entry("where", condition)?;
@@ -54,13 +61,13 @@ impl Serialize for DataFilter {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let scope =
             [("fun", self.fun.as_ref()), ("retcode", self.retcode.as_ref()), ("class", self.class.as_ref())];
-        serialize(&scope, self.condition.as_ref(), to)
+        serialize(&scope, self.search.as_ref(), self.condition.as_ref(), to)
     }
 }
 
 impl Serialize for FilterFlags {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let DataFilter { fun, retcode, class, condition } = &self.more;
+        let DataFilter { fun, retcode, class, search, condition } = &self.more;
         let scope = [
             ("tag", self.tag.as_ref()),
             ("minion", self.minion.as_ref()),
@@ -68,6 +75,6 @@ impl Serialize for FilterFlags {
             ("retcode", retcode.as_ref()),
             ("class", class.as_ref()),
         ];
-        serialize(&scope, condition.as_ref(), to)
+        serialize(&scope, search.as_ref(), condition.as_ref(), to)
     }
 }

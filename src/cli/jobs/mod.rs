@@ -4,6 +4,7 @@ pub(super) mod consumers;
 mod diff;
 pub(super) mod events;
 mod filter;
+pub(super) mod minions;
 mod show;
 mod states;
 mod tail;
@@ -17,7 +18,7 @@ use super::format::fields::Fields as _;
 use super::format::nested::leaf;
 use super::format::output::{Format, Output, show as show_answer};
 use super::format::table::{Column, Table};
-use super::format::when::{TimeRange, short};
+use super::format::when::{TimeRange, short, title};
 use super::{Global, ask};
 
 /// Verbs under `jobs`.
@@ -146,9 +147,9 @@ pub(super) fn unknown(jid: &str) -> anyhow::Error {
 fn list(global: &Global, filter: Filter) -> anyhow::Result<()> {
     let mut table = Table::new([
         Column::left("JID"),
-        Column::left("TIME (UTC)").drop_order(3),
+        Column::left(title("TIME", "TIME (UTC)")).drop_order(3),
         Column::truncated("FUN").min_chars(14),
-        Column::truncated("TGT"),
+        Column::middle_truncated("TGT").min_chars(9),
         Column::left("USER").drop_order(2),
         Column::right("RETURNED"),
         Column::right("FAILED"),
@@ -184,12 +185,12 @@ fn list_missing(global: &Global, filter: Filter) -> anyhow::Result<()> {
     let filter = Filter { result: Some("missing".to_owned()), ..filter };
     let mut pages = Pages::new(global, LIST_CALL, filter)?;
     let mut client = ask::connect(global)?;
-    let mut out = Output::new(global.output);
+    let mut out = Output::paged(global.output);
     let mut table = Table::new([
         Column::left("JID"),
-        Column::left("TIME (UTC)").drop_order(3),
+        Column::left(title("TIME", "TIME (UTC)")).drop_order(3),
         Column::truncated("FUN").min_chars(14),
-        Column::truncated("TGT").drop_order(2),
+        Column::middle_truncated("TGT").min_chars(9).drop_order(2),
         Column::right("RETURNED"),
         Column::right("MISSING"),
         Column::truncated("MINIONS"),
@@ -198,7 +199,7 @@ fn list_missing(global: &Global, filter: Filter) -> anyhow::Result<()> {
     loop {
         let rows = pages.next()?;
         if rows.is_empty() && !(first && out.format == Format::Table) {
-            return Ok(out.flush()?);
+            return Ok(out.finish()?);
         }
         first = false;
         let mut cells = Vec::new();
@@ -222,7 +223,7 @@ fn list_missing(global: &Global, filter: Filter) -> anyhow::Result<()> {
     }
 }
 
-fn returned(job: &Json) -> String {
+pub(super) fn returned(job: &Json) -> String {
     match job.of("expected").as_u64() {
         Some(expected) => format!("{}/{expected}", job.leaf("returned")),
         None => job.leaf("returned"),

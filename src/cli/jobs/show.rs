@@ -8,7 +8,8 @@ use super::super::format::fields::Fields as _;
 use super::super::format::nested::{leaf, nested};
 use super::super::format::output::{Form, Output, plain};
 use super::super::format::outputter;
-use super::super::format::when::{iso_at, short};
+use super::super::format::table::{Column, Table};
+use super::super::format::when::{iso_at, short, short_in_zone};
 use super::super::{Global, ask};
 use super::{arg, unknown};
 use crate::wire::json::{from_json, to_json};
@@ -53,7 +54,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     for name in ["first_answer", "last_answer"] {
         iso_at(&mut job, name);
     }
-    let mut out = Output::new(global.output);
+    let mut out = Output::paged(global.output);
     match out.form {
         Form::Nested | Form::Highstate => {
             let returns = returns(&job)?;
@@ -73,9 +74,19 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         Form::Jsonl => {
             job.list("returns").iter().try_for_each(|answer| out.json(&ask::with_jid(&args.jid, answer)))?;
         }
+        Form::Csv => {
+            let columns = ["minion", "time", "failed", "retcode", "return"].map(Column::left);
+            let cells = |answer: &Json| {
+                let time = short_in_zone(answer.of("time"));
+                let [minion, failed, code] = ["minion", "failed", "retcode"].map(|name| answer.leaf(name));
+                vec![minion, time, failed, code, answer.of("return").to_string()]
+            };
+            Table::new(columns)
+                .print(&mut out, &job.list("returns").iter().map(cells).collect::<Vec<_>>())?;
+        }
         Form::Table => table(&mut out, &job, args.returns)?,
     }
-    Ok(out.flush()?)
+    Ok(out.finish()?)
 }
 
 /// `{minion: return}`, as Salt's own commands print it.
@@ -110,7 +121,7 @@ fn head(out: &mut Output, job: &Json) -> anyhow::Result<()> {
     let took = took.map(|us| format!("{:.3} s, last return {last}", us as f64 / 1e6)).unwrap_or_default();
     let head = [
         ("jid", job.leaf("jid")),
-        ("time", of(short(job.of("time")), |time| format!("{time} UTC"))),
+        ("time", short_in_zone(job.of("time"))),
         ("fun", job.joined("fun")),
         ("arg", arg(job)),
         ("tgt", job.joined("tgt") + &tgt_type),

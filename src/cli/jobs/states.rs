@@ -49,9 +49,9 @@ pub(in crate::cli) struct Args {
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut client = ask::connect(global)?;
-    let mut out = Output::new(global.output);
+    let mut out = Output::paged(global.output);
     let mut columns = vec![
-        Column::truncated("MINION"),
+        Column::middle_truncated("MINION").min_chars(9),
         Column::left("RESULT"),
         Column::truncated("FUN"),
         Column::truncated("ID"),
@@ -86,7 +86,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     if out.format == Format::Json {
         out.json(&json!({ "states": all }))?;
     }
-    Ok(out.flush()?)
+    Ok(out.finish()?)
 }
 
 fn row(jid: &str, state: &Json, with_jid: bool) -> Vec<String> {

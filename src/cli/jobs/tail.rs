@@ -1,16 +1,20 @@
 //! `saltcellar events tail` and `count`: read events forwards.
 
+use std::collections::BTreeMap;
+
 use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
-use super::events::row;
+use super::events::{columns, row};
 use super::filter::FilterFlags;
+use crate::base::clock::Micros;
 use crate::cli::Global;
 use crate::cli::ask;
 use crate::cli::format::fields::Fields as _;
 use crate::cli::format::nested::nested;
-use crate::cli::format::output::{Format, Output, show};
-use crate::cli::format::when::{TimeRange, When};
+use crate::cli::format::output::{Format, Output, show, show_rows};
+use crate::cli::format::table::{Column, Table};
+use crate::cli::format::when::{TimeRange, When, short, title};
 
 pub(in crate::cli) const EXAMPLES: &str = "\
 Prints each event once, in order: first those since --since, then new ones as they are stored. JSON includes each event's data. \
@@ -25,7 +29,9 @@ Examples:
 pub(in crate::cli) const COUNT_EXAMPLES: &str = "\
 Examples:
   saltcellar events count --since 1d --tag 'salt/auth'
-  saltcellar events count --fun 'state.*' --retcode '!0'";
+  saltcellar events count --fun 'state.*' --retcode '!0'
+  saltcellar events count --since today --by function
+  saltcellar events count --since -1d --search 'Permission denied' --by minion";
 
 /// Wait of one call, in milliseconds, which bounds the time until a dead daemon is noticed.
 const WAIT_MS: u64 = 10_000;
@@ -35,8 +41,8 @@ const WAIT_MS: u64 = 10_000;
 pub(in crate::cli) struct Args {
     #[command(flatten)]
     filter: FilterFlags,
-    /// Start with the events since then: 10m, 2h, 3d (ago), or 2026-11-21, 2026-11-21T05:47:28 (UTC)
-    #[arg(long, value_name = "TIME")]
+    /// Start with the events since then: 2h or -2h (ago), 'yesterday 14:00', '2026-11-21 05:47'
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     since: Option<When>,
     /// End after this number of events
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
@@ -53,6 +59,9 @@ pub(in crate::cli) struct CountArgs {
     filter: FilterFlags,
     #[command(flatten)]
     when: TimeRange,
+    /// Count by function, minion, hour or class
+    #[arg(long, value_name = "WHAT", value_parser = ["function", "minion", "hour", "class"], hide_possible_values = true)]
+    by: Option<String>,
 }
 
 /// The arguments of a filter, with others.
@@ -68,13 +77,14 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let operation = "follow the events";
     let mut client = ask::connect(global)?;
     let mut out = Output::new(global.output);
+    let mut table = Table::new(columns());
     let mut left = args.limit.unwrap_or(u64::MAX);
     let mut call_args = with_filter(&args.filter, json!({ "wait_ms": WAIT_MS, "time": args.since }))?;
     while left > 0 {
         ask::set(&mut call_args, "limit", left.min(crate::base::limits::CLI_PAGE_ROWS).into());
         let answer = ask::call(&mut client, "events_follow", &call_args).context(operation)?;
         for event in answer.list("events") {
-            print(&mut out, event, args.data)?;
+            print(&mut out, &mut table, event, args.data)?;
             left = left.saturating_sub(1);
         }
         out.flush()?;
@@ -85,9 +95,12 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn print(out: &mut Output, event: &Json, with_data: bool) -> anyhow::Result<()> {
+fn print(out: &mut Output, table: &mut Table, event: &Json, with_data: bool) -> anyhow::Result<()> {
     if out.format != Format::Table {
         return Ok(out.json(event)?);
+    }
+    if out.is_csv() {
+        return Ok(table.print(out, &[row(event)])?);
     }
     let line = row(event).into_iter().filter(|cell| !cell.is_empty()).collect::<Vec<_>>().join("  ");
     out.line(&line)?;
@@ -101,14 +114,52 @@ pub(super) fn count(global: &Global, args: &CountArgs) -> anyhow::Result<()> {
     let operation = "count the events";
     let mut client = ask::connect(global)?;
     let mut call_args = with_filter(&args.filter, serde_json::to_value(&args.when)?)?;
-    let mut count = 0;
+    ask::set(&mut call_args, "by", args.by.clone().into());
+    let (mut count, mut others) = (0, 0);
+    let mut groups: BTreeMap<String, u64> = BTreeMap::new();
     loop {
         let answer = ask::call(&mut client, "events_count", &call_args).context(operation)?;
         count += answer.number("count");
+        others += answer.number("others");
+        for group in answer.list("groups") {
+            *groups.entry(group.leaf("key")).or_default() += group.number("count");
+        }
         if answer.of("next").is_null() {
             break;
         }
         ask::set(&mut call_args, "from", answer.of("next").clone());
     }
-    show(global.output, &json!({ "count": count }), |out| Ok(out.line(&count.to_string())?))
+    let Some(by) = &args.by else {
+        return show(global.output, &json!({ "count": count }), |out| Ok(out.line(&count.to_string())?));
+    };
+    let is_hour = by == "hour";
+    let mut groups: Vec<(String, u64)> = groups.into_iter().collect();
+    if !is_hour {
+        groups.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    }
+    let row = |(key, count): &(String, u64)| {
+        let hour = key.parse().ok().filter(|_| is_hour).map(|at| Micros(at).iso());
+        json!({ by.as_str(): hour.unwrap_or_else(|| key.clone()), "count": count })
+    };
+    let rows: Vec<Json> = groups.iter().map(row).collect();
+    let document = json!({ "count": count, "others": others, "groups": rows });
+    show_rows(global.output, &document, "groups", |out| {
+        let key = |row: &Json| match row.text(by) {
+            hour if is_hour => short(&Json::from(hour)).chars().take(16).collect(),
+            "" => "(none)".to_owned(),
+            key => key.to_owned(),
+        };
+        let cells: Vec<_> = rows.iter().map(|row| vec![key(row), row.leaf("count")]).collect();
+        let name = match by.as_str() {
+            "function" => "FUNCTION",
+            "minion" => "MINION",
+            "class" => "CLASS",
+            _ => title("HOUR", "HOUR (UTC)"),
+        };
+        Table::new([Column::middle_truncated(name), Column::right("EVENTS")]).print(out, &cells)?;
+        if others > 0 {
+            out.line(&format!("{others} events of other groups"))?;
+        }
+        Ok(out.line(&format!("{count} events"))?)
+    })
 }

@@ -7,7 +7,7 @@ use super::super::ask::{ListCall, Order, Pages};
 use super::super::format::fields::Fields as _;
 use super::super::format::output::plain;
 use super::super::format::table::{Column, Table};
-use super::super::format::when::{TimeRange, short};
+use super::super::format::when::{TimeRange, short, title};
 use crate::model::{Location, ReactionFailure};
 
 /// Flags of `reactor history`.
@@ -60,7 +60,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 pub(super) fn table() -> Table {
     Table::new([
         Column::right("SEQ"),
-        Column::left("TIME (UTC)"),
+        Column::left(title("TIME", "TIME (UTC)")),
         Column::left("STATE"),
         Column::right("MS"),
         Column::truncated("TAG"),

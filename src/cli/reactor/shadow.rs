@@ -24,11 +24,11 @@ use crate::wire::python;
 /// Flags of `reactor shadow`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
-    /// Start of the time range of events: 10m, 2h, 3d (ago), or 2026-11-21
-    #[arg(long, value_name = "TIME", default_value = "1d")]
+    /// Start of the time range of events: 2h or -2h (ago), 'yesterday 14:00', '2026-11-21 05:47'
+    #[arg(long, value_name = "TIME", default_value = "1d", allow_hyphen_values = true)]
     since: When,
     /// End of the time range of events
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     until: Option<When>,
     /// Maximum number of differences shown; all are counted
     #[arg(long, value_name = "COUNT", default_value_t = 100)]
@@ -122,9 +122,9 @@ impl ShadowReport {
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut client = ask::connect(global)?;
-    let until = args.until.map_or(Micros(i64::MAX), |When(micros)| Micros(micros));
+    let until = args.until.map_or(Micros(i64::MAX), When::micros);
     let mut report = ShadowReport { limit: args.limit, ..ShadowReport::default() };
-    let read = read(&mut client, Micros(args.since.0), until, &mut report).context("read the reactions")?;
+    let read = read(&mut client, args.since.micros(), until, &mut report).context("read the reactions")?;
     show(global.output, &document(&report, &read, args), |out| print(out, &report, &read))?;
     match report.all.differences() {
         0 => Ok(()),
@@ -202,8 +202,8 @@ fn document(report: &ShadowReport, read: &ReadState, args: &Args) -> Json {
         row
     });
     json!({
-        "since": Micros(args.since.0).iso(),
-        "until": args.until.map_or_else(|| Clock::real().now(), |When(micros)| Micros(micros)).iso(),
+        "since": args.since.micros().iso(),
+        "until": args.until.map_or_else(|| Clock::real().now(), When::micros).iso(),
         "window_s": read.window_s,
         "shadow": read.shadow,
         "counts": report.all,

@@ -6,7 +6,7 @@ use serde_json::{Value as Json, json};
 use super::super::format::fields::Fields as _;
 use super::super::format::output::{Form, show, show_rows};
 use super::super::format::table::{Column, Table};
-use super::super::format::when::short;
+use super::super::format::when::{short, title};
 use super::super::{Global, ask};
 
 /// Flags of `store hold`.
@@ -51,7 +51,8 @@ fn list(global: &Global) -> anyhow::Result<()> {
         return show(global.output, answer.of("holds"), |_| Ok(()));
     }
     show_rows(global.output, &answer, "holds", |out| {
-        let columns = [Column::left("JID"), Column::left("SINCE (UTC)"), Column::truncated("REASON")];
+        let columns =
+            [Column::left("JID"), Column::left(title("SINCE", "SINCE (UTC)")), Column::truncated("REASON")];
         let cells = |hold: &Json| vec![hold.leaf("jid"), short(hold.of("time")), hold.leaf("reason")];
         Ok(Table::new(columns).print(out, &holds.iter().map(cells).collect::<Vec<_>>())?)
     })

@@ -95,6 +95,8 @@ impl Drop for Waiting<'_> {
 pub struct Selected {
     /// In the order of their sequence numbers.
     pub events: Vec<StoredEntry>,
+    /// The class of each of them.
+    pub classes: Vec<Arc<str>>,
     /// The position to continue from.
     pub next: SeqNo,
     /// Whether all durable entries were read.
@@ -169,7 +171,10 @@ impl Store {
                 Ok(true) => {}
             }
             match stored(segment, rows, row, true) {
-                Ok(entry) => found.events.push(entry),
+                Ok(entry) => {
+                    found.events.push(entry);
+                    found.classes.push(segment.class_name.clone());
+                }
                 Err(error) => return self.0.skip_unreadable(seq, &error.to_string()),
             }
             bytes += len;

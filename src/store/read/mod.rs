@@ -8,8 +8,10 @@ pub mod cache;
 pub mod consumer;
 pub(in crate::store) mod follow;
 pub mod job_summary;
+pub mod last_seen;
 pub mod pattern;
 mod scan;
+pub use scan::ScanStats;
 pub mod stats;
 
 use std::collections::{BTreeMap, BinaryHeap};
@@ -83,6 +85,8 @@ pub struct EventPage {
     pub next: Option<SeqNo>,
     /// The last event, if any, that the filter could not be evaluated for.
     pub too_costly: Option<(SeqNo, TooCostly)>,
+    /// What was examined; all zero for the events of a job, which have an index.
+    pub stats: ScanStats,
 }
 
 /// A segment, and the positions of a job's entries in it.
@@ -378,16 +382,10 @@ impl Store {
 
     /// All minions with a return, sorted; with `confirmed_only`, without those known only from a bus.
     pub fn minions(&self, confirmed_only: bool) -> Result<Vec<String>, StoreError> {
-        let counts = |fun: &[u8]| !(confirmed_only && fun.first() == Some(&(BUS_ONLY as u8)));
-        let mut minions = Vec::new();
-        for segment in self.0.all_segments() {
-            let rows = segment.memory().into_iter().flat_map(|index| index.latest());
-            minions.extend(rows.filter(|row| counts(&row.fun)).map(|row| row.minion));
-        }
-        let is_stored = self.0.stored_seqs();
-        let known = self.0.with_state(crate::store::index::state::StateDatabase::latest)?;
-        let rows = known.into_iter().filter(|row| is_stored(row.seq) && counts(&row.fun));
-        minions.extend(rows.map(|row| row.minion));
+        let rows = self.latest_jobs()?.into_iter();
+        let counts = |is_bus_only: bool| !(confirmed_only && is_bus_only);
+        let mut minions: Vec<_> =
+            rows.filter(|(_, is_bus_only)| counts(*is_bus_only)).map(|(row, _)| row.minion).collect();
         minions.sort_unstable();
         minions.dedup();
         Ok(minions.into_iter().filter_map(|minion| String::from_utf8(minion).ok()).collect())
@@ -441,6 +439,7 @@ impl Store {
             self.0.classes.all().map(|class| Backwards::new(&self.0, class)).collect();
         let (mut bytes, mut others) = (0, 0);
         while page.events.len() < limit && bytes <= bytes_max {
+            page.stats = search.stats;
             if others > SCAN_BYTES_MAX {
                 return Ok(page);
             }
@@ -455,6 +454,7 @@ impl Store {
             }
             let Some(walk) = best.and_then(|(_, n)| walks.get_mut(n)) else { break };
             let Some((entry, class_name)) = walk.take()? else { continue };
+            search.stats.entries += 1;
             let len = entry.body.len() + entry.tag.len();
             let passes = match select.matches(&entry.as_entry(), &class_name) {
                 Ok(passes) => passes,
@@ -472,7 +472,7 @@ impl Store {
             }
         }
         // The search has ended for another reason.
-        page.next = None;
+        (page.next, page.stats) = (None, search.stats);
         Ok(page)
     }
 

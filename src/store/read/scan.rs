@@ -26,6 +26,23 @@ pub(in crate::store) struct Search<'a> {
     filter: &'a EventFilter,
     before: SeqNo,
     templates: HashMap<Vec<u8>, Rc<TagCondition>>,
+    /// What was read.
+    pub(in crate::store) stats: ScanStats,
+}
+
+/// How much of the store a search examined.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ScanStats {
+    /// Segments whose times exclude a match.
+    pub segments_skipped: u64,
+    /// Segments whose summaries were examined.
+    pub segments: u64,
+    /// Blocks that the summaries exclude.
+    pub blocks_skipped: u64,
+    /// Blocks whose columns were read.
+    pub blocks: u64,
+    /// Entries whose bodies were read.
+    pub entries: u64,
 }
 
 /// The result of a pattern for all tags of one template in a block.
@@ -56,7 +73,7 @@ impl Passing {
 
 impl<'a> Search<'a> {
     pub(in crate::store) fn new(filter: &'a EventFilter, before: SeqNo) -> Self {
-        Self { filter, before, templates: HashMap::new() }
+        Self { filter, before, templates: HashMap::new(), stats: ScanStats::default() }
     }
 
     /// Evaluates the pattern for a template.
@@ -121,7 +138,11 @@ impl<'a> Search<'a> {
         let early = blocks.metas().partition_point(|meta| meta.first_seq < self.before);
         let found = blocks.metas().iter().take(early).enumerate();
         let in_time = found.filter(|(_, meta)| self.filter.allows_span(meta.at_min, meta.at_max));
-        Ok(in_time.map(|(at, _)| at).filter(is_candidate).filter_map(|at| u32::try_from(at).ok()).collect())
+        let found: Vec<u32> =
+            in_time.map(|(at, _)| at).filter(is_candidate).filter_map(|at| u32::try_from(at).ok()).collect();
+        self.stats.segments += 1;
+        self.stats.blocks_skipped += (blocks.metas().len() - found.len()) as u64;
+        Ok(found)
     }
 
     /// The matching entries of a block, oldest first: sequence numbers and row numbers.
@@ -239,6 +260,7 @@ impl<'a> Backwards<'a> {
                 continue;
             };
             let segment = segment.clone();
+            search.stats.blocks += 1;
             if let Some(view) = self.shared.head(&segment, number)? {
                 self.passing = search.passing(view.rows());
                 self.block = Some((segment, number));
@@ -253,6 +275,7 @@ impl<'a> Backwards<'a> {
             !search.filter.allows_span(metadata.totals.at_min, metadata.totals.at_max)
         };
         if segment.first_seq >= search.before || segment.metadata().is_some_and(out_of_time) {
+            search.stats.segments_skipped += 1;
             return Ok(Vec::new());
         }
         let search = std::cell::RefCell::new(search);

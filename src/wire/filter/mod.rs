@@ -2,10 +2,11 @@
 //!
 //! ```yaml
 //! match: [{tag: 'salt/auth*'}, {fun: 'user.*', retcode: '!0'}]
+//! search: Permission denied
 //! where: data.fun is startingwith("state.")
 //! ```
 //!
-//! An event passes if one item of `match` contains it, or if there are none, and if `where` is true. Globs are evaluated first, because
+//! An event passes if one item of `match` contains it, or if there are none, if its body contains the text `search`, and if `where` is true. Globs are evaluated first, because
 //! they need only the columns of a block.
 
 mod compile;
@@ -23,11 +24,14 @@ use crate::wire::salt_event::funs_of;
 
 /// A filter; the default passes every event.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, expecting = "a mapping with `match` and `where`")]
+#[serde(default, deny_unknown_fields, expecting = "a mapping with `match`, `search` and `where`")]
 pub struct EntryFilter {
     /// The alternatives; none for all events.
     #[serde(rename = "match", deserialize_with = "scopes", skip_serializing_if = "Vec::is_empty")]
     pub scopes: Vec<Scope>,
+    /// Text in the body; upper and lower case differ.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub search: Option<String>,
     /// The expression.
     #[serde(rename = "where", with = "word", skip_serializing_if = "Option::is_none")]
     pub condition: Option<Condition>,
@@ -45,7 +49,7 @@ fn scopes<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Vec<Scope>, D::Er
 impl EntryFilter {
     /// Whether every event passes.
     pub fn is_open(&self) -> bool {
-        self.scopes.is_empty() && self.condition.is_none()
+        self.scopes.is_empty() && self.search.is_none() && self.condition.is_none()
     }
 
     /// Whether events of the class may pass.
@@ -58,6 +62,12 @@ impl EntryFilter {
         let in_scope =
             |scope: &Scope| scope.allows_class(class_name) && scope.matches(entry, || funs_of(entry.body));
         if !self.scopes.is_empty() && !self.scopes.iter().any(in_scope) {
+            return Ok(false);
+        }
+        // Text is contiguous in msgpack, and its bytes are those of UTF-8.
+        if let Some(text) = &self.search
+            && memchr::memmem::find(entry.body, text.as_bytes()).is_none()
+        {
             return Ok(false);
         }
         self.condition.as_ref().map_or(Ok(true), |condition| condition.holds(entry.tag, entry.body))
@@ -109,6 +119,9 @@ mod tests {
         let both = r#"{"match": [{"fun": "state.*"}], "where": "data.retcode != 0"}"#;
         assert!(passes(both, tag, "state.apply", 2) && !passes(both, tag, "state.apply", 0));
         assert!(!passes(both, tag, "test.ping", 2));
+        assert!(passes(r#"{"search": "te.app"}"#, tag, "state.apply", 0));
+        assert!(!passes(r#"{"search": "Te.app"}"#, tag, "state.apply", 0));
+        assert!(!passes(r#"{"search": "te.app", "where": "false"}"#, tag, "state.apply", 0));
     }
 
     #[test]

@@ -148,6 +148,8 @@ mod tests {
             state_dir: None,
             config: None,
             output: crate::cli::Form::Json,
+            utc: false,
+            no_pager: false,
         };
         if outcome.is_ok() {
             plan.carry_out(&global, true, &serde_json::Value::Null).unwrap();

@@ -226,7 +226,14 @@ mod tests {
     use super::*;
 
     fn global() -> Global {
-        Global { socket: None, state_dir: None, config: None, output: Form::Json }
+        Global {
+            socket: None,
+            state_dir: None,
+            config: None,
+            output: Form::Json,
+            utc: false,
+            no_pager: false,
+        }
     }
 
     #[test]

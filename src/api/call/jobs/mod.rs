@@ -2,6 +2,8 @@
 //!
 //! Long answers are paged: by job in a list, by minion within a job. Filters are evaluated here.
 
+pub(super) mod minions;
+
 use std::collections::BTreeSet;
 
 use super::cache::load_with_minions;

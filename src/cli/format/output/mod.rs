@@ -5,12 +5,17 @@
 //! No control character from Salt's data reaches a terminal: minions control much of the output, and a terminal executes
 //! escape sequences. See [`plain`] and [`Output::json`].
 
+mod sink;
+
+pub(in crate::cli) use self::sink::disable_pager;
+
 use std::borrow::Cow;
 use std::fmt::Write as _;
-use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
+use std::io::{self, IsTerminal as _};
 
 use serde_json::Value as Json;
 
+use self::sink::Sink;
 use super::fields::Fields as _;
 use super::outputter::{Colours, nested};
 use crate::wire::json::from_json;
@@ -35,6 +40,8 @@ pub enum Form {
     Json,
     /// One JSON object a line.
     Jsonl,
+    /// The rows of tables as comma-separated values (RFC 4180).
+    Csv,
     /// Salt's `nested` outputter.
     Nested,
     /// Salt's `highstate` outputter; only for the returns of a job.
@@ -45,7 +52,8 @@ impl From<Form> for Format {
     /// Salt's outputters format documents, see `Output::json`.
     fn from(form: Form) -> Self {
         match form {
-            Form::Table => Self::Table,
+            // The same rows as a table, see `Table::print`.
+            Form::Table | Form::Csv => Self::Table,
             Form::Json => Self::Json,
             Form::Jsonl | Form::Nested | Form::Highstate => Self::Jsonl,
         }
@@ -62,12 +70,20 @@ impl From<Format> for Form {
     }
 }
 
+/// Whether colours are permitted on a terminal: `NO_COLOR` is absent or empty.
+pub(in crate::cli) fn is_coloured() -> bool {
+    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
 /// A write to standard output failed.
 #[derive(Debug, thiserror::Error)]
 pub enum OutputError {
     /// The reader closed the pipe; end without a message.
     #[error("write the output: the pipe is closed")]
     Closed,
+    /// There is no table that could become comma-separated values.
+    #[error("this verb prints no rows: use --output table, json or jsonl instead of csv")]
+    NoRows,
     /// Anything else, such as a full disk.
     #[error("write the output: {0}")]
     Failed(io::Error),
@@ -86,19 +102,55 @@ pub(in crate::cli) struct Output {
     /// Columns of the terminal; `None`, and no truncation, if standard output is not a terminal.
     pub(in crate::cli) width: Option<usize>,
     bold: bool,
-    writer: BufWriter<Stdout>,
+    /// Tables printed as comma-separated values.
+    csv_tables: usize,
+    sink: Sink,
 }
 
 impl Output {
     pub(in crate::cli) fn new(form: impl Into<Form>) -> Self {
         let form = form.into();
         let stdout = io::stdout();
-        let terminal = stdout.is_terminal();
+        let terminal = stdout.is_terminal() && form != Form::Csv;
         let size = terminal.then(|| rustix::termios::tcgetwinsize(&stdout).ok()).flatten();
         let columns = size.map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0);
-        let colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        let (format, bold) = (form.into(), terminal && colour);
-        Self { form, format, width: columns, bold, writer: BufWriter::new(stdout) }
+        let (format, bold) = (form.into(), terminal && is_coloured());
+        Self { form, format, width: columns, bold, csv_tables: 0, sink: Sink::stdout() }
+    }
+
+    /// As [`Output::new`]; what does not fit the terminal goes to the pager. Ends with [`Output::finish`].
+    pub(in crate::cli) fn paged(form: impl Into<Form>) -> Self {
+        let mut out = Self::new(form);
+        if out.form != Form::Csv {
+            out.sink = Sink::paged();
+        }
+        out
+    }
+
+    pub(in crate::cli) fn is_csv(&self) -> bool {
+        self.form == Form::Csv
+    }
+
+    /// Starts a table of comma-separated values; an empty line separates it from the previous one.
+    pub(in crate::cli) fn csv_table(&mut self, titles: &[String]) -> Result<(), OutputError> {
+        if self.csv_tables > 0 {
+            self.sink.write("\n")?;
+        }
+        self.csv_tables += 1;
+        self.csv_row(titles)
+    }
+
+    /// Writes a row of comma-separated values. Control characters are escaped already, so a row is one line.
+    pub(in crate::cli) fn csv_row(&mut self, cells: &[String]) -> Result<(), OutputError> {
+        let quoted = |cell: &String| {
+            if cell.contains([',', '"']) {
+                format!("\"{}\"", cell.replace('"', "\"\""))
+            } else {
+                cell.clone()
+            }
+        };
+        let line = cells.iter().map(quoted).collect::<Vec<_>>().join(",");
+        Ok(self.sink.write(&format!("{line}\n"))?)
     }
 
     /// Salt's colours; disabled without a terminal or with `NO_COLOR`.
@@ -111,17 +163,18 @@ impl Output {
         let Some(width) = self.width.filter(|_| self.format == Format::Table) else { return Ok(()) };
         // The last column stays empty: a terminal would wrap after it.
         let text: String = text.chars().take(width.saturating_sub(1)).collect();
-        write!(self.writer, "\r\x1b[K{}", plain(&text))?;
+        self.sink.write(&format!("\r\x1b[K{}", plain(&text)))?;
         self.flush()
     }
 
     pub(in crate::cli) fn line(&mut self, text: &str) -> Result<(), OutputError> {
-        Ok(writeln!(self.writer, "{}", plain(text))?)
+        self.rendered(&plain(text))
     }
 
     /// Writes text unescaped: the caller has passed all foreign parts through [`plain`].
     pub(in crate::cli) fn rendered(&mut self, text: &str) -> Result<(), OutputError> {
-        Ok(writeln!(self.writer, "{text}")?)
+        self.text(text)?;
+        self.text("\n")
     }
 
     /// Writes a line in bold on a terminal.
@@ -131,7 +184,8 @@ impl Output {
 
     /// Writes text unescaped and without adding a line end.
     pub(in crate::cli) fn text(&mut self, text: &str) -> Result<(), OutputError> {
-        Ok(self.writer.write_all(text.as_bytes())?)
+        // Only the rows of tables are comma-separated values.
+        if self.is_csv() { Ok(()) } else { Ok(self.sink.write(text)?) }
     }
 
     /// Writes a document: indented for `json`, on one line for `jsonl`, otherwise by Salt's outputter.
@@ -151,7 +205,23 @@ impl Output {
     }
 
     pub(in crate::cli) fn flush(&mut self) -> Result<(), OutputError> {
-        Ok(self.writer.flush()?)
+        Ok(self.sink.flush()?)
+    }
+
+    /// Writes what is buffered, and waits for the pager.
+    pub(in crate::cli) fn finish(mut self) -> Result<(), OutputError> {
+        if self.is_csv() && self.csv_tables == 0 {
+            return Err(OutputError::NoRows);
+        }
+        Ok(self.sink.finish()?)
+    }
+}
+
+/// The output of a verb that fails is printed before its error.
+impl Drop for Output {
+    fn drop(&mut self) {
+        // There is nowhere to report a failure to write.
+        let _ = self.sink.finish();
     }
 }
 
@@ -161,12 +231,12 @@ pub(in crate::cli) fn show(
     document: &Json,
     table: impl FnOnce(&mut Output) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let mut out = Output::new(form);
+    let mut out = Output::paged(form);
     match out.format {
         Format::Table => table(&mut out)?,
         Format::Json | Format::Jsonl => out.json(document)?,
     }
-    Ok(out.flush()?)
+    Ok(out.finish()?)
 }
 
 /// Like [`show`] for a document whose field `name` is a list, with one line for each row in `jsonl`.
@@ -179,9 +249,9 @@ pub(in crate::cli) fn show_rows(
     if Format::from(form) != Format::Jsonl {
         return show(form, document, table);
     }
-    let mut out = Output::new(form);
+    let mut out = Output::paged(form);
     document.list(name).iter().try_for_each(|row| out.json(row))?;
-    Ok(out.flush()?)
+    Ok(out.finish()?)
 }
 
 /// Escapes the control characters that JSON permits unescaped. They occur only within strings, where the escape is equivalent.

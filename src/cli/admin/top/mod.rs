@@ -1,0 +1,99 @@
+//! `saltcellar top`: a live view of the daemon.
+//!
+//! One thread polls the daemon and the keyboard in turns. The terminal is restored on every way out, also after a panic.
+
+mod draw;
+mod view;
+
+use std::io::IsTerminal as _;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use serde_json::{Value as Json, json};
+
+use self::view::{Action, View};
+use crate::api::client::{Client, args};
+use crate::api::status::Status;
+use crate::cli::{Global, ask};
+use crate::wire::json::to_json;
+
+pub(in crate::cli) const EXAMPLES: &str = "\
+Keys: up and down select a job, Enter opens it, Esc closes it, / filters jobs by function or target, p pauses, q quits.
+
+Examples:
+  saltcellar top
+  saltcellar top --interval 5";
+
+/// Flags of `top`.
+#[derive(clap::Args)]
+pub(in crate::cli) struct Args {
+    /// Seconds between two updates
+    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=60))]
+    interval: u64,
+}
+
+/// Jobs that are requested.
+const JOBS: u64 = 50;
+/// Failed reactions that are requested.
+const REACTIONS: u64 = 5;
+
+pub(in crate::cli) fn run(global: &Global, flags: &Args) -> anyhow::Result<()> {
+    if !std::io::stdout().is_terminal() {
+        bail!("show the live view: standard output is not a terminal; `saltcellar status` prints once");
+    }
+    let operation = "query the status";
+    let mut client = ask::connect(global)?;
+    let mut view = View::default();
+    update(&mut client, &mut view).context(operation)?;
+    let mut terminal = ratatui::try_init().context("prepare the terminal")?;
+    let result = live(&mut terminal, &mut client, &mut view, Duration::from_secs(flags.interval));
+    ratatui::restore();
+    result.context(operation)
+}
+
+fn live(
+    terminal: &mut ratatui::DefaultTerminal,
+    client: &mut Client,
+    view: &mut View,
+    interval: Duration,
+) -> anyhow::Result<()> {
+    let mut updated = Instant::now();
+    loop {
+        terminal.draw(|frame| draw::draw(frame, view))?;
+        let wait = interval.saturating_sub(updated.elapsed());
+        if event::poll(wait)?
+            && let Event::Key(key) = event::read()?
+            && key.kind == KeyEventKind::Press
+        {
+            match view.press(key) {
+                Action::Quit => return Ok(()),
+                Action::Open(jid) => {
+                    let job = ask::call(client, "job_show", json!({ "jid": jid, "limit": 200 }))?;
+                    view.open(job);
+                }
+                Action::Stay => {}
+            }
+        }
+        if updated.elapsed() >= interval {
+            if !view.is_paused() {
+                update(client, view)?;
+            }
+            updated = Instant::now();
+        }
+    }
+}
+
+fn update(client: &mut Client, view: &mut View) -> anyhow::Result<()> {
+    let status: Status = serde_json::from_value(to_json(&client.call("status", args([]))?))?;
+    let mut jobs = ask::call(client, "jobs_list", json!({ "limit": JOBS }))?;
+    let reactions = if status.reactor {
+        let call = json!({ "limit": REACTIONS, "state": "failed,partial,dead" });
+        ask::call(client, "reactor_history", call)?.get_mut("reactions").map(Json::take)
+    } else {
+        None
+    };
+    let jobs = jobs.get_mut("jobs").map(Json::take).unwrap_or_default();
+    view.update(Instant::now(), status, jobs, reactions.unwrap_or_default());
+    Ok(())
+}

@@ -1,0 +1,147 @@
+//! `minions list` and `minions show` against a running daemon.
+
+use rmpv::Value;
+use serde_json::{Value as Json, json};
+
+use crate::fake_daemon::stderr;
+use crate::harness::{Cellar, map};
+use crate::jobs::{answer, cli, document, publish, run_states, text};
+
+const HIGHSTATE: &str = "20261121054728123456";
+const PING: &str = "20261121064728123456";
+const LATEST: &str = "20261121074728123456";
+
+/// web1 ran a highstate with changes and one failure, web2 one without; web3 has never answered.
+fn cellar() -> Cellar {
+    let cellar = Cellar::start();
+    let load = |fun: &str, jid: &str, arg: Json| {
+        let load =
+            json!({"cmd": "publish", "tgt": "*", "fun": fun, "arg": arg, "tgt_type": "glob", "jid": jid});
+        let minions = ["web1", "web2", "web3"].map(Value::from).to_vec();
+        let load = saltcellar::wire::json::from_json(&load).unwrap();
+        cellar
+            .ask("save_load", vec![("jid", jid.into()), ("load", load), ("minions", Value::Array(minions))]);
+    };
+    load("state.highstate", HIGHSTATE, json!([]));
+    answer(&cellar, HIGHSTATE, "web1", "state.highstate", &run_states(true, false), 2);
+    answer(&cellar, HIGHSTATE, "web2", "state.highstate", &run_states(false, true), 0);
+    load("test.ping", PING, json!([]));
+    answer(&cellar, PING, "web1", "test.ping", &json!(true), 0);
+    cellar
+}
+
+fn event(cellar: &Cellar, tag: &str, minion: &str) {
+    let event = map(vec![("tag", tag.into()), ("data", map(vec![("id", minion.into())]))]);
+    cellar.ask("event_return", vec![("events", Value::Array(vec![event]))]);
+}
+
+#[test]
+fn minions_are_listed_with_their_last_jobs() {
+    let cellar = cellar();
+    let all = document(&cellar, &["minions", "list"]);
+    let rows = all["minions"].as_array().unwrap();
+    let of = |name: &str| rows.iter().map(|row| row[name].clone()).collect::<Vec<_>>();
+    assert_eq!(of("id"), ["web1", "web2", "web3"]);
+    assert_eq!(of("missing"), [0, 1, 2]);
+    assert_eq!(rows[0]["last"]["jid"], PING);
+    assert_eq!(rows[1]["last"]["jid"], HIGHSTATE);
+    assert_eq!((&rows[2]["last"], &rows[2]["last_seen"]), (&Json::Null, &Json::Null));
+    let [first, second] = [0, 1].map(|n| &rows[n]["highstate"]);
+    assert_eq!((&first["failed"], &second["failed"]), (&json!(true), &json!(false)));
+    assert_eq!(first["states"], json!({"total": 2, "failed": 1, "changed": 1}));
+    assert_eq!(second["states"], json!({"total": 2, "failed": 0, "changed": 0}));
+    assert_eq!(first["time"], "2026-11-21T05:47:28.123456Z");
+    assert_eq!(all["skipped"]["jobs_skipped"], false);
+    let table = text(&cellar, &["minions", "list", "web[12]"]);
+    assert_eq!(table.lines().count(), 3, "{table}");
+    assert!(table.lines().nth(1).unwrap().contains("failed"), "{table}");
+    let some = document(&cellar, &["minions", "list", "--limit", "2"]);
+    assert_eq!(some["minions"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn pages_of_minions_continue_after_the_last_one() {
+    let cellar = cellar();
+    let mut found = Vec::new();
+    let mut after = Value::Nil;
+    loop {
+        let page = cellar.ask("minions_list", vec![("limit", 1.into()), ("after", after)]);
+        found.push(page["minions"][0]["id"].as_str().unwrap().to_owned());
+        after = page["next"].clone();
+        assert_eq!(page["more"].as_bool(), Some(!after.is_nil()));
+        if after.is_nil() {
+            break;
+        }
+    }
+    assert_eq!(found, ["web1", "web2", "web3"]);
+}
+
+#[test]
+fn an_event_counts_as_a_sign_of_life() {
+    let cellar = cellar();
+    event(&cellar, "salt/minion/new1/start", "new1");
+    let all = document(&cellar, &["minions", "list", "new*"]);
+    assert!(all["minions"][0]["last_seen"]["time"].is_string(), "{all}");
+    let one = document(&cellar, &["minions", "show", "new1"]);
+    assert_eq!(one["timeline"][0]["tag"], "salt/minion/new1/start");
+}
+
+#[test]
+fn a_run_of_some_states_is_marked() {
+    let cellar = cellar();
+    publish(&cellar, LATEST, "state.apply", &["web1"]);
+    answer(&cellar, LATEST, "web1", "state.apply", &run_states(false, true), 0);
+    let one = document(&cellar, &["minions", "show", "web1"]);
+    assert_eq!((&one["highstate"]["jid"], &one["highstate"]["partial"]), (&json!(LATEST), &json!(true)));
+    let other = document(&cellar, &["minions", "show", "web2"]);
+    assert_eq!(other["highstate"]["partial"], false);
+}
+
+#[test]
+fn one_minion_is_shown_with_its_history() {
+    let cellar = cellar();
+    let one = document(&cellar, &["minions", "show", "web1"]);
+    assert_eq!((&one["failed_states"], &one["changed_states"]), (&json!(["nginx"]), &json!(["nginx"])));
+    let functions: Vec<_> =
+        one["functions"].as_array().unwrap().iter().map(|run| run["fun"].clone()).collect();
+    assert_eq!(functions, ["test.ping", "state.highstate"]);
+    let other = document(&cellar, &["minions", "show", "web3"]);
+    let missing: Vec<_> =
+        other["missing_jobs"].as_array().unwrap().iter().map(|run| run["jid"].clone()).collect();
+    assert_eq!(missing, [PING, HIGHSTATE], "the latest first");
+    let table = text(&cellar, &["minions", "show", "web1"]);
+    assert!(table.contains("2 states, 1 failed, 1 changed"), "{table}");
+    let output = cli(&cellar, &["minions", "show", "web\x1b9"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(
+        stderr(&output),
+        "saltcellar: failed to show the minion: no entry of the archive names the minion web\\x1b9\n"
+    );
+}
+
+#[test]
+fn events_are_searched_and_counted_by_group() {
+    let cellar = cellar();
+    for (n, minion) in ["web1", "web1", "web2"].iter().enumerate() {
+        let text = format!("line {n}: Permission denied");
+        let data = map(vec![("id", (*minion).into()), ("text", text.into())]);
+        let event = map(vec![("tag", format!("my/event/{n}").into()), ("data", data)]);
+        cellar.ask("event_return", vec![("events", Value::Array(vec![event]))]);
+    }
+    let found = |args: &[&str]| {
+        let all = document(&cellar, &[&["events", "list"], args].concat());
+        all["events"].as_array().unwrap().iter().map(|event| event["tag"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(found(&["--search", "1: Permission"]), ["my/event/1"]);
+    assert!(found(&["--search", "permission"]).is_empty(), "upper and lower case differ");
+    assert_eq!(found(&["--search", "Permission", "--where", "data.id == 'web2'"]), ["my/event/2"]);
+    let counted = document(&cellar, &["events", "count", "--tag", "my/*", "--by", "minion"]);
+    let groups = json!([{"minion": "web1", "count": 2}, {"minion": "web2", "count": 1}]);
+    assert_eq!((&counted["groups"], &counted["count"]), (&groups, &json!(3)));
+    for by in ["function", "hour", "class"] {
+        let counted = document(&cellar, &["events", "count", "--tag", "my/*", "--by", by]);
+        assert_eq!((counted["groups"].as_array().unwrap().len(), &counted["count"]), (1, &json!(3)), "{by}");
+    }
+    let output = cli(&cellar, &["events", "list", "--tag", "no/such/*", "--explain"]);
+    assert!(stderr(&output).starts_with("saltcellar: searched 0 of "), "{}", stderr(&output));
+}
