@@ -1,4 +1,4 @@
-//! `saltcellar status`: says whether all is well, on one screen.
+//! `saltcellar status`: shows on one screen whether all is well.
 
 use anyhow::Context as _;
 use serde_json::Value as Json;
@@ -88,7 +88,7 @@ fn screen(status: &Status, width: usize, height: usize) -> Vec<String> {
     let left = height.saturating_sub(lines.len() + 2);
     let hidden = rows.len().saturating_sub(left);
     let hidden = if hidden > 0 { hidden + 1 } else { 0 };
-    let shown = rows.get(..rows.len() - hidden).unwrap_or_default();
+    let shown = rows.get(..rows.len().saturating_sub(hidden)).unwrap_or_default();
     if !shown.is_empty() {
         lines.push(String::new());
         let columns = [

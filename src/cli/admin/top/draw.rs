@@ -264,7 +264,7 @@ mod tests {
             (6, "sink  audit             retrying"),
             (7, "bus   /run/salt/master  connected"),
             (8, "FAILED REACTION"),
-            (9, "failed    4  salt/minion/web1/start"),
+            (9, "failed   4  salt/minion/web1/start"),
             (10, "JID                   FUN"),
             (11, "20261121054728123400"),
             (23, "up/down select   Enter open   / filter   p pause   q quit"),
