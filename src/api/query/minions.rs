@@ -173,13 +173,12 @@ fn runs(store: &Store, wanted: impl Fn(&str) -> bool) -> Result<HashMap<String, 
             continue;
         }
         if is_bus_only {
-            let is_cached = match by_jid.get(&row.jid) {
-                Some(known) => *known,
-                None => {
-                    let found = store.job_row(&row.jid)?.is_some_and(|job| job.is_cached_by_salt());
-                    by_jid.insert(row.jid.clone(), found);
-                    found
-                }
+            let is_cached = if let Some(known) = by_jid.get(&row.jid) {
+                *known
+            } else {
+                let found = store.job_row(&row.jid)?.is_some_and(|job| job.is_cached_by_salt());
+                by_jid.insert(row.jid.clone(), found);
+                found
             };
             if is_cached {
                 continue;

@@ -439,7 +439,7 @@ fn sink(status: &SinkStatus) -> SinkRow {
 fn rules(ctx: &Ctx) -> Vec<RuleRow> {
     let rows = ctx.policy.counts().into_iter();
     rows.map(|rule| RuleRow {
-        name: rule.name.to_string(),
+        name: rule.name.clone(),
         list: rule.list.to_string(),
         entries: rule.entries,
         filtered: rule.dropped,

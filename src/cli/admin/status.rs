@@ -158,7 +158,7 @@ fn facts(status: &Status) -> [(&'static str, String); 3] {
     let left = match disk.days_left {
         Some(0) => "less than a day left".to_owned(),
         Some(days) => format!("{days} days left"),
-        None => "limits of the classes stop the growth".to_owned(),
+        None => "growth is limited".to_owned(),
     };
     let [used, free, total, growth] =
         [disk.used_bytes, disk.free_bytes, disk.total_bytes, disk.bytes_per_day].map(bytes);

@@ -85,7 +85,7 @@ impl Sink {
     }
 }
 
-/// Starts the pager; `None` if that fails. `less` ends at once if all fits, shows colours, and starts no other programs.
+/// Starts the pager, unless that fails. `less` ends at once if all fits, shows colours, and starts no other programs.
 fn start(pager: &[String]) -> Option<Sink> {
     let (program, args) = pager.split_first()?;
     let mut command = Command::new(program);
