@@ -17,6 +17,7 @@ mod writes;
 
 pub use poll::Poll;
 pub use rights::{Caller, Rights};
+pub(in crate::api) use send::fire;
 pub use store::prune_answer;
 pub(in crate::api) use writes::signed_return;
 

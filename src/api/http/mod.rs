@@ -11,6 +11,8 @@
 
 mod access;
 mod answer;
+mod hook;
+pub mod metrics;
 mod peer;
 mod server;
 pub mod tokens;

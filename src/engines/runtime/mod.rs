@@ -288,7 +288,7 @@ impl Engines {
             Err(error) => Some(error.to_string()),
             Ok(()) if encoded.is_empty() => Some("the encoder makes no item of this event".to_owned()),
             Ok(()) => {
-                let items = encoded.drain(..).map(|bytes| Item { seq: event.seq, bytes });
+                let items = encoded.drain(..).map(|bytes| Item { seq: event.seq, hops: event.hops(), bytes });
                 let items: Vec<_> = items.take(settings.limits.count).collect();
                 let around =
                     transport::Dependencies { clock: self.deps.clock.clone(), fs: self.deps.fs.clone() };

@@ -163,7 +163,11 @@ impl Sink {
                 SinkOrder::None => n % lanes.max(1),
             };
             if let Some(lane) = items.get_mut(lane) {
-                lane.extend(encoded.drain(..).map(|bytes| Item { seq: event.seq, bytes }));
+                lane.extend(encoded.drain(..).map(|bytes| Item {
+                    seq: event.seq,
+                    hops: event.hops(),
+                    bytes,
+                }));
             }
         }
         let events: BTreeMap<SeqNo, Event> = events.into_iter().map(|event| (event.seq, event)).collect();

@@ -24,6 +24,8 @@ use crate::store::vfs::Fs;
 pub struct Item {
     /// The event that it comes from.
     pub seq: SeqNo,
+    /// How many hooks the event has passed through.
+    pub hops: u32,
     /// Its text.
     pub bytes: Vec<u8>,
 }
@@ -157,7 +159,7 @@ pub(super) mod tests {
 
     /// Items with these texts; sequence numbers from 1.
     pub(in crate::engines) fn items(texts: &[&str]) -> Vec<Item> {
-        let item = |(n, text): (u64, &&str)| Item { seq: SeqNo(n), bytes: text.as_bytes().to_vec() };
+        let item = |(n, text): (u64, &&str)| Item { seq: SeqNo(n), hops: 0, bytes: text.as_bytes().to_vec() };
         (1..).zip(texts).map(item).collect()
     }
 
