@@ -16,6 +16,7 @@ pub mod metrics;
 mod peer;
 mod server;
 pub mod tokens;
+pub mod v1;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -22,6 +22,7 @@ use super::access::{Access, Peer, authenticate, check_site};
 use super::answer::{Answer, AnswerRoom, HttpError, plain, protect};
 use super::hook;
 use super::metrics::{self, Highstates};
+use super::v1;
 use crate::api::call::Ctx;
 use crate::base::limits::{
     HEALTH_STUCK, HTTP_BODY_TIMEOUT, HTTP_CALLS_MAX, HTTP_LOG_INTERVAL, HTTP_STREAMS_MAX,
@@ -151,6 +152,7 @@ pub(super) fn routes(server: &Arc<HttpServer>) -> Router {
         .route("/readyz", get(ready))
         .route("/metrics", get(scrape))
         .route("/hook/{*tag}", post(hook::receive))
+        .merge(v1::routes())
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
         .layer(from_fn_with_state(server.clone(), guard))
