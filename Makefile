@@ -18,7 +18,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test ci-packages test-rust test-python test-integration test-systemd test-sinks test-binary check deny matrix wheel single-file package-files deb rpm dist extension-docs bench bench-store bench-bus bench-extension bench-reactor bench-returners crash soak soak-reactor backlog-reactor isolation-reactor reactor-faults sink-kills fuzz fuzz-sls test-sls clean
+.PHONY: help run test ci-packages test-rust test-python test-http test-integration test-systemd test-sinks test-binary check deny matrix wheel single-file package-files deb rpm dist extension-docs bench bench-store bench-bus bench-extension bench-reactor bench-returners crash soak soak-reactor backlog-reactor isolation-reactor reactor-faults sink-kills fuzz fuzz-sls test-sls clean
 
 PYTHON ?= python3
 CARGO ?= cargo
@@ -39,14 +39,14 @@ help: ## list the targets
 run: ## run the demo: saltcellar beside a real Salt master with two minions (ONLY=daemon: the daemon alone)
 	@exec $(PYTHON) tests/lab/demo.py $(if $(ONLY),--only $(ONLY)) $(if $(ONCE),--once)
 
-test: ci-packages test-rust test-sls test-python test-sinks test-integration test-systemd ## run all tests: Rust, Python, real destinations of sinks, a real Salt master, a real systemd
+test: ci-packages test-rust test-sls test-python test-http test-sinks test-integration test-systemd ## run all tests: Rust, Python, a real Prometheus, real destinations of sinks, a real Salt master, a real systemd
 
 # Installs programs, and the user salt, that some tests need, if CI is set (root, Debian). Without CI such tests are skipped.
 ci-packages:
-	@if [ -n "$(CI)" ]; then for c in systemd-analyze systemd-nspawn mkfs.ext4 mount ip gpg gpg-agent rpmbuild initdb rsyslogd victoria-metrics openssl; do \
+	@if [ -n "$(CI)" ]; then for c in systemd-analyze systemd-nspawn mkfs.ext4 mount ip gpg gpg-agent rpmbuild initdb rsyslogd victoria-metrics openssl prometheus promtool; do \
 	  PATH="$$PATH:/usr/sbin:$$(echo /usr/lib/postgresql/*/bin)" command -v $$c >/dev/null && continue; \
 	  apt-get update -qq && apt-get install -y -qq --no-install-recommends \
-	    systemd systemd-container e2fsprogs mount iproute2 gpg gpg-agent rpm postgresql rsyslog victoria-metrics openssl; \
+	    systemd systemd-container e2fsprogs mount iproute2 gpg gpg-agent rpm postgresql rsyslog victoria-metrics openssl prometheus; \
 	  break; done; fi
 	@if [ -n "$(CI)" ] && ! id salt >/dev/null 2>&1; then useradd --system --home-dir /nonexistent --shell /usr/sbin/nologin salt; fi
 
@@ -72,6 +72,10 @@ test-python: test-binary ## run the tests of the extension that need no master
 	  echo "== Python tests (salt $$r; again: make test-python SALT_RELEASE=$$r SALTCELLAR_BIN=$(TEST_BIN))"; \
 	  SALTCELLAR_BIN="$(TEST_BIN)" $(LAB) in-venv --release $$r -- pytest -q salt/tests/unit salt/tests/functional $(PYTEST_ARGS); \
 	done
+
+test-http: test-binary ## check the alert rules, and scrape the daemon with a real Prometheus (Debian: prometheus)
+	@echo "== HTTP tests (again: make test-http SALTCELLAR_BIN=$(TEST_BIN))"
+	@SALTCELLAR_BIN="$(TEST_BIN)" $(LAB) in-venv --no-extension -- pytest -q -rs -p no:cacheprovider tests/http $(PYTEST_ARGS)
 
 test-integration: test-binary ## run the tests with a real master and two minions
 	@releases=$$($(LAB) releases); for r in $$releases; do \
@@ -216,7 +220,7 @@ dist: package-files ## build a tarball of a static binary and all other files in
 	mkdir -p $$root/bin $$root/share/{man,doc/saltcellar,saltcellar/systemd,bash-completion/completions,zsh/site-functions,fish/vendor_completions.d}; \
 	strip -o $$root/bin/saltcellar $(TARGET)/$(STATIC)/release/saltcellar; \
 	cp -r $(PACKAGE)/man $$root/share/man/man1; cp -r $(PACKAGE)/extension/* $$root/share/saltcellar/; \
-	cp systemd/saltcellar* $$root/share/saltcellar/systemd/; cp CHANGELOG.md LICENSE docs/*.md $$root/share/doc/saltcellar/; \
+	cp systemd/saltcellar* $$root/share/saltcellar/systemd/; cp -r CHANGELOG.md LICENSE docs/*.md docs/monitoring $$root/share/doc/saltcellar/; \
 	cp $(PACKAGE)/saltcellar.bash $$root/share/bash-completion/completions/saltcellar; \
 	cp $(PACKAGE)/_saltcellar $$root/share/zsh/site-functions/; cp $(PACKAGE)/saltcellar.fish $$root/share/fish/vendor_completions.d/; \
 	tar --sort=name --owner=0 --group=0 --numeric-owner -C target/dist -czf $$root.tar.gz $$name; rm -rf $$root; echo $$root.tar.gz

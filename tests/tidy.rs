@@ -699,3 +699,33 @@ fn the_required_rust_version_is_the_one_that_ci_tests() {
         );
     }
 }
+
+#[test]
+fn the_page_of_metrics_is_generated_from_their_descriptions() {
+    let page = read("docs/METRICS.md");
+    let preface = page.split("| metric |").next().unwrap_or_default();
+    check_page("docs/METRICS.md", &format!("{preface}{}", saltcellar::api::http::metrics::reference()));
+}
+
+#[test]
+fn alerts_and_the_dashboard_use_only_metrics_that_exist() {
+    let page = read("docs/METRICS.md");
+    let known: BTreeSet<&str> =
+        page.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
+    let mut found = 0;
+    for file in
+        ["docs/monitoring/alerts.yml", "docs/monitoring/alerts.test.yml", "docs/monitoring/dashboard.json"]
+    {
+        let text = read(file);
+        for name in text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_') {
+            // Other words with this beginning are labels of `up`, and names of files.
+            if !name.starts_with("saltcellar_") {
+                continue;
+            }
+            let base = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end));
+            assert!(known.contains(name) || base.is_some_and(|base| known.contains(base)), "{file}: {name}");
+            found += 1;
+        }
+    }
+    assert!(found > 40, "{found}");
+}

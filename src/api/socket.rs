@@ -16,7 +16,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -276,7 +276,7 @@ async fn start_call(
 ) -> Result<(), CallError> {
     let request = Request::read(&payload)?;
     let server = &peer.server;
-    let reply = Reply { id: request.id, permit, peer: peer.clone() };
+    let mut reply = Reply { id: request.id, permit, peer: peer.clone(), started: Some(Instant::now()) };
     let Some(call) = find(request.call) else {
         reply.send(Err(CallError::UnknownCall(request.call.to_owned())));
         return Ok(());
@@ -304,6 +304,8 @@ async fn start_call(
         CallHandler::Poll(run) => match run(&server.ctx, &request.args, peer.caller) {
             Err(error) => reply.send(Err(error)),
             Ok(poll) => {
+                // The caller asked it to wait.
+                reply.started = None;
                 let (ctx, stop) = (server.ctx.clone(), peer.stop.clone());
                 tokio::spawn(async move { reply.send(poll.run(ctx, stop).await) });
             }
@@ -333,13 +335,18 @@ struct Reply {
     id: u64,
     permit: OwnedSemaphorePermit,
     peer: Peer,
+    /// When the request was read; `None` for a call that waits for news.
+    started: Option<Instant>,
 }
 
 impl Reply {
     /// Sends the answer without waiting; dropped if the peer has disconnected.
     fn send(self, outcome: Result<Vec<u8>, CallError>) {
-        let Self { id, permit, peer } = self;
+        let Self { id, permit, peer, started } = self;
         let server = &peer.server;
+        if let Some(started) = started {
+            server.ctx.metrics.distributions.answers.observe(started.elapsed());
+        }
         let refuse = |error: &CallError| {
             if !matches!(error, CallError::Refused(_) | CallError::TooLarge { .. }) {
                 server.ctx.metrics.calls_failed.add(1);

@@ -4,6 +4,7 @@
 //! unnoticed. `saltcellar status` shows all counters.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// A monotonic counter.
 #[derive(Debug, Default)]
@@ -24,12 +25,85 @@ impl Counter {
 /// Log lines that could not be written to standard error. Global, because logging starts before any daemon.
 pub static LOG_LINES_LOST: Counter = Counter(AtomicU64::new(0));
 
+/// Upper bounds of the buckets of a [`Histogram`], in microseconds: from a lone commit to a stuck disk.
+pub const BUCKETS_US: [u64; 12] =
+    [100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 100_000, 500_000, 2_000_000, 10_000_000];
+
+/// Counts durations in fixed buckets, without a lock.
+#[derive(Debug, Default)]
+pub struct Histogram {
+    /// By bucket; the last one is without an upper bound.
+    buckets: [Counter; BUCKETS_US.len() + 1],
+    sum_us: Counter,
+}
+
+impl Histogram {
+    /// Counts a duration.
+    pub fn observe(&self, time: Duration) {
+        let us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let bucket = BUCKETS_US.partition_point(|bound| *bound < us);
+        if let Some(bucket) = self.buckets.get(bucket) {
+            bucket.add(1);
+        }
+        self.sum_us.add(us);
+    }
+
+    /// The sum in microseconds, and the counts by bucket.
+    pub fn get(&self) -> (u64, [u64; BUCKETS_US.len() + 1]) {
+        (self.sum_us.get(), std::array::from_fn(|n| self.buckets.get(n).map_or(0, Counter::get)))
+    }
+}
+
+/// Modules of Salt whose functions are counted separately. The list is fixed, so that no minion can add a series.
+pub const FUNCTION_CLASSES: [&str; 20] = [
+    "state", "cmd", "test", "saltutil", "pkg", "service", "file", "cp", "grains", "pillar", "mine",
+    "network", "user", "status", "disk", "cron", "schedule", "runner", "wheel", "other",
+];
+
+/// Counters by class of function.
+#[derive(Debug, Default)]
+pub struct ByFunction([Counter; FUNCTION_CLASSES.len()]);
+
+impl ByFunction {
+    /// Counts a function.
+    pub fn count(&self, fun: &str) {
+        let module = fun.split('.').next().unwrap_or_default();
+        let last = FUNCTION_CLASSES.len() - 1;
+        let class = FUNCTION_CLASSES.iter().position(|class| *class == module).unwrap_or(last);
+        if let Some(counter) = self.0.get(class) {
+            counter.add(1);
+        }
+    }
+
+    /// Classes and counts.
+    pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        FUNCTION_CLASSES.into_iter().zip(self.0.iter().map(Counter::get))
+    }
+}
+
+/// Times, and counts of jobs and returns.
+#[derive(Debug, Default)]
+pub struct Distributions {
+    /// Time of a commit: write, sync, update of the index.
+    pub commits: Histogram,
+    /// Time from a request on the local socket or over HTTP to its answer; of writes, until the entry is stored. Without calls that wait for news.
+    pub answers: Histogram,
+    /// Jobs by class of function.
+    pub jobs: ByFunction,
+    /// Returns confirmed by a returner call: those that succeeded, and those that failed.
+    pub confirmed_returns: [ByFunction; 2],
+    /// Returns known from a bus only, at that time: those that succeeded, and those that failed.
+    pub unconfirmed_returns: [ByFunction; 2],
+}
+
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
         /// The counters of one daemon, all zero at start.
         #[derive(Debug, Default)]
         pub struct Metrics {
             $($(#[doc = $doc])+ pub $name: Counter,)+
+            /// Times, and counts by class.
+            pub distributions: Distributions,
         }
 
         impl Metrics {
@@ -39,6 +113,12 @@ macro_rules! counters {
                 all.push(("log_lines_lost", LOG_LINES_LOST.get()));
                 all
             }
+
+            /// Name and description of each counter, in the order of [`Metrics::all`].
+            pub const DESCRIPTIONS: &[(&str, &str)] = &[
+                $((stringify!($name), concat!($($doc),+)),)+
+                ("log_lines_lost", " Log lines that could not be written to standard error."),
+            ];
         }
     };
 }
@@ -339,5 +419,29 @@ mod tests {
         let metrics = Metrics::default();
         metrics.commits.add(3);
         assert!(metrics.all().contains(&("commits", 3)));
+        let names = |all: Vec<(&'static str, u64)>| all.into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+        let described: Vec<_> = Metrics::DESCRIPTIONS.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names(metrics.all()), described);
+    }
+
+    #[test]
+    fn a_duration_is_counted_in_the_first_bucket_that_holds_it() {
+        let times = Histogram::default();
+        for us in [0, 100, 101, 10_000_000, 10_000_001] {
+            times.observe(Duration::from_micros(us));
+        }
+        let (sum, buckets) = times.get();
+        assert_eq!((sum, buckets), (20_000_202, [2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1]));
+    }
+
+    #[test]
+    fn functions_are_counted_by_their_module_and_unknown_ones_together() {
+        let counts = ByFunction::default();
+        for fun in ["state.apply", "state.highstate", "runner.jobs.list_job", "mymodule.f", "", "stateful.x"]
+        {
+            counts.count(fun);
+        }
+        let counted: Vec<_> = counts.all().filter(|(_, count)| *count > 0).collect();
+        assert_eq!(counted, [("state", 2), ("runner", 1), ("other", 3)]);
     }
 }

@@ -11,10 +11,9 @@
 mod environment;
 mod error;
 mod file;
-mod http;
-mod https;
 mod ingest;
 mod load;
+mod network;
 pub mod python_glob;
 mod reactor;
 mod render;
@@ -32,10 +31,9 @@ pub use self::environment::{Environment, SYSTEM_CONFIG, SYSTEM_SOCKET, SYSTEM_ST
 pub use self::error::{ConfigError, Invalid, Origin, within};
 use self::file::Lines;
 pub use self::file::read_yaml;
-pub use self::http::{HttpConfig, HttpTls};
-pub use self::https::{HttpsConfig, MinionsRead};
 pub use self::ingest::{IngestConfig, name_redact_rules};
 pub use self::load::{CliOverrides, SocketChoice, read_options};
+pub use self::network::{HttpConfig, HttpTls, HttpsConfig, MinionsRead};
 pub use self::reactor::ReactorConfig;
 pub use self::store::{Space, StoreConfig};
 use crate::base::limits;

@@ -17,7 +17,8 @@ use crate::base::limits::RMPV_DEPTH_MAX;
 use crate::model::SeqNo;
 use crate::store::StoredEntry;
 use crate::wire::json::{append_plain, to_json};
-use crate::wire::msgpack::{as_text, get};
+use crate::wire::msgpack::{as_text, get, pairs};
+use crate::wire::salt_event::{HOOK_TAG, HOPS};
 
 /// An event to be encoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,6 +56,17 @@ impl Event {
         let master_id = of_event.unwrap_or(master_id).to_owned();
         let tag = String::from_utf8_lossy(&tag).into_owned();
         Self { id, seq, at, tag, minion, fun, jid, master_id, body }
+    }
+
+    /// How many hooks the event has passed through; 0 unless it is of a hook itself.
+    pub fn hops(&self) -> u32 {
+        if !self.tag.starts_with(HOOK_TAG) {
+            return 0;
+        }
+        let is_hops = |key: &[u8]| as_text(key).is_some_and(|key| key.eq_ignore_ascii_case(HOPS));
+        let given = get(&self.body, "headers").into_iter().flat_map(pairs).find(|(key, _)| is_hops(key));
+        let before = given.and_then(|(_, value)| as_text(value)?.parse::<u32>().ok());
+        before.unwrap_or(0).saturating_add(1)
     }
 
     /// The data.
@@ -151,6 +163,16 @@ pub(super) mod tests {
         let other = super::tests::event(8, "t", "", json!({"master_id": "m2"}));
         assert_eq!(other.header()["master_id"], "m2");
         assert_eq!(other.header()["minion"], Json::Null);
+    }
+
+    #[test]
+    fn an_event_of_a_hook_knows_how_many_hooks_it_has_passed_through() {
+        let of = |tag: &str, data| event(1, tag, "", data).hops();
+        assert_eq!(of("salt/engines/hook/a", json!({"headers": {"Host": "h"}})), 1);
+        assert_eq!(of("salt/engines/hook/a", json!({"headers": {"Saltcellar-Hops": "2"}})), 3);
+        assert_eq!(of("salt/engines/hook/a", json!({"headers": {"Saltcellar-Hops": "many"}})), 1);
+        assert_eq!(of("salt/engines/hook/a", json!({"headers": 5})), 1);
+        assert_eq!(of("salt/auth", json!({"headers": {"Saltcellar-Hops": "2"}})), 0);
     }
 
     #[test]

@@ -12,6 +12,12 @@ use crate::base::clock::Micros;
 use crate::base::limits::{MSGPACK_DEPTH_MAX, NAME_BYTES_MAX};
 use crate::model::{Entry, Fingerprints, Flags, Kind, Source, chained, secret_seed};
 
+/// The beginning of the tags of hooks, as of Salt's engine `webhook`.
+pub const HOOK_TAG: &str = "salt/engines/hook/";
+
+/// The header with the number of hooks that an event has passed through.
+pub const HOPS: &str = "saltcellar-hops";
+
 /// Splits a frame's body into tag and data. `None` without a tag.
 pub fn split(body: &[u8]) -> Option<(&[u8], &[u8])> {
     let at = memmem::find(body, b"\n\n")?;

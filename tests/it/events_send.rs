@@ -17,7 +17,7 @@ use crate::harness::{Cellar, wait_for};
 use saltcellar::testkit::{missing, receive};
 
 /// A master's bus, which publishes fired events to its subscribers.
-struct FakeMaster {
+pub(crate) struct FakeMaster {
     fired: Receiver<(String, Value)>,
     pull: PathBuf,
 }
@@ -51,7 +51,7 @@ fn spawn(work: impl FnOnce() + Send + 'static) {
 }
 
 impl FakeMaster {
-    fn start(dir: &Path, published: Framing, pulled: Framing) -> Self {
+    pub(crate) fn start(dir: &Path, published: Framing, pulled: Framing) -> Self {
         for name in ["master_event_pub.ipc", "master_event_pull.ipc"] {
             let _ = std::fs::remove_file(dir.join(name));
         }
@@ -81,7 +81,7 @@ impl FakeMaster {
     }
 
     /// The next event except probes.
-    fn next(&self) -> (String, Value) {
+    pub(crate) fn next(&self) -> (String, Value) {
         loop {
             let event = receive(&self.fired);
             if !event.0.starts_with("saltcellar/probe/") {
@@ -99,7 +99,7 @@ fn printed(output: &Output) -> String {
     String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned()
 }
 
-fn connected(cellar: &Cellar) {
+pub(crate) fn connected(cellar: &Cellar) {
     let status = || cellar.ask("status", vec![]);
     wait_for("the bus", || (status()["bus"][0]["connected"] == true.into()).then_some(()));
 }

@@ -49,7 +49,7 @@ pub(crate) fn address(cellar: &Cellar) -> String {
 /// Reads one answer.
 pub(crate) fn receive(stream: &mut impl Read) -> Answer {
     let mut bytes = Vec::new();
-    let mut piece = [0; 64 * 1024];
+    let mut piece = vec![0; 64 * 1024];
     let end = loop {
         if let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
             break end + 4;

@@ -129,3 +129,6 @@ mod reactor_verbs;
 
 /// The HTTP listener: access, health, metrics, hooks, API.
 mod http;
+
+/// The API of the HTTP listener, hooks and metrics.
+mod http_api;

@@ -32,12 +32,23 @@ pub(super) fn event_send(ctx: &Ctx, args: &Args<'_>, caller: Caller) -> Result<V
     if let Err(why) = check_whole(data) {
         return Err(CallError::Refused(format!("Salt's codec cannot read the data: {why}")));
     }
+    fire(ctx, args.text("bus")?, tag, data, |target| check_caller(target, caller))
+}
+
+/// Fires an event onto a bus, or onto the only one, if `check` allows the target. `data` is a map that Salt's codec can read.
+pub(in crate::api) fn fire(
+    ctx: &Ctx,
+    bus: Option<&str>,
+    tag: &str,
+    data: &[u8],
+    check: impl FnOnce(&Target) -> Result<(), CallError>,
+) -> Result<Vec<u8>, CallError> {
     if tag.is_empty() || tag.len() > TAG_BYTES_FIRED_MAX || tag.contains("\n\n") {
         let expected = "a tag of 1 to 1024 bytes without an empty line, which separates tag and data";
         return Err(CallError::BadArgs { key: "tag", expected });
     }
-    let target = ctx.firer.target(args.text("bus")?)?;
-    check_caller(&target, caller)?;
+    let target = ctx.firer.target(bus)?;
+    check(&target)?;
     let framing = ctx.firer.framing(&target)?;
     let stamp = stamp(ctx.clock.now(), has_zone(ctx, framing));
     let data = salt_event::stamped(data, &stamp);

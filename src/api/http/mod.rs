@@ -11,9 +11,12 @@
 
 mod access;
 mod answer;
+mod hook;
+pub mod metrics;
 mod peer;
 mod server;
 pub mod tokens;
+pub mod v1;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

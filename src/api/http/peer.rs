@@ -16,7 +16,7 @@ use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::TlsAcceptor;
 
 use super::access::Peer;
-use super::server::HttpServer;
+use super::server::{HttpServer, routes};
 use crate::api::https::tls::Certificate;
 use crate::base::limits::{
     HTTP_HEAD_BYTES_MAX, HTTP_HEAD_LINES_MAX, HTTP_IDLE, HTTPS_HANDSHAKE_TIMEOUT, PEER_TIMEOUT,
@@ -54,10 +54,10 @@ pub(super) async fn serve_plain(
     let mut stream = TimeoutStream::new(stream);
     // A peer that does not read is disconnected.
     stream.set_write_timeout(Some(PEER_TIMEOUT));
-    let answered = server.clone();
+    let (answered, routes) = (server.clone(), routes(&server));
     let answer = service_fn(move |request: Request<Incoming>| {
-        let server = answered.clone();
-        async move { Ok::<_, Infallible>(server.answer(request, peer).await) }
+        let (server, routes) = (answered.clone(), routes.clone());
+        async move { Ok::<_, Infallible>(server.answer(routes, request, peer).await) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

@@ -5,24 +5,31 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::{Extension, Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
-use hyper::body::Incoming;
+use axum::routing::{get, post};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use hyper::body::{Bytes, Incoming};
 use hyper::header::{self, HeaderValue};
 use hyper::{Method, StatusCode};
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tower_service::Service as _;
 
 use super::access::{Access, Peer, authenticate, check_site};
 use super::answer::{Answer, AnswerRoom, HttpError, plain, protect};
+use super::hook;
+use super::metrics::{self, Highstates};
+use super::v1;
 use crate::api::call::Ctx;
-use crate::base::limits::{HEALTH_STUCK, HTTP_CALLS_MAX, HTTP_LOG_INTERVAL, HTTP_STREAMS_MAX};
+use crate::base::limits::{
+    HEALTH_STUCK, HTTP_BODY_TIMEOUT, HTTP_CALLS_MAX, HTTP_LOG_INTERVAL, HTTP_STREAMS_MAX,
+};
 use crate::base::metrics::Counter;
 use crate::config::HttpConfig;
+use crate::wire::call::CallError;
 
 /// State shared by all connections.
 pub(super) struct HttpServer {
@@ -35,8 +42,8 @@ pub(super) struct HttpServer {
     pub(super) streams: Arc<Semaphore>,
     /// Turns true when the daemon stops.
     pub(super) stop: watch::Receiver<bool>,
+    highstates: Option<Highstates>,
     logged: Mutex<HashMap<&'static str, Instant>>,
-    routes: Mutex<Option<Router>>,
 }
 
 /// The state of handlers.
@@ -57,25 +64,59 @@ impl HttpServer {
             calls: Semaphore::new(HTTP_CALLS_MAX),
             streams: Arc::new(Semaphore::new(HTTP_STREAMS_MAX)),
             stop,
+            highstates: config.minion_metrics.then(Highstates::default),
             logged: Mutex::default(),
-            routes: Mutex::default(),
         }
     }
 
     /// Answers a request.
-    pub(super) async fn answer(self: Arc<Self>, request: hyper::Request<Incoming>, peer: Peer) -> Answer {
+    pub(super) async fn answer(
+        &self,
+        mut routes: Router,
+        request: hyper::Request<Incoming>,
+        peer: Peer,
+    ) -> Answer {
         self.ctx.metrics.http_requests.add(1);
         // A body whose length is given in two ways could be a second request to a proxy before this listener; no second one is accepted.
         let is_last = request.headers().contains_key(header::TRANSFER_ENCODING);
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(peer);
-        let mut routes = self.routes.lock().get_or_insert_with(|| routes(&self)).clone();
         let Ok(mut answer) = routes.call(request).await;
         protect(answer.headers_mut());
         if is_last {
             answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         answer
+    }
+
+    /// Runs `work` on a thread for blocking work, when a permit is free.
+    pub(super) async fn carry_out<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, HttpError> {
+        let started = Instant::now();
+        let _permit = self.calls.acquire().await;
+        // A panic is a bug; the peer gets an error instead of a closed connection.
+        let done = tokio::task::spawn_blocking(work).await;
+        self.ctx.metrics.distributions.answers.observe(started.elapsed());
+        done.map_err(|_| CallError::Internal("the request panicked, see the daemon's log".to_owned()).into())
+    }
+
+    /// Reads a body of at most `max` bytes.
+    pub(super) async fn body(&self, body: Body, max: usize) -> Result<Bytes, HttpError> {
+        let read = timeout(HTTP_BODY_TIMEOUT, Limited::new(body, max).collect());
+        match read.await {
+            Ok(Ok(body)) => Ok(body.to_bytes()),
+            Ok(Err(error)) if error.is::<LengthLimitError>() => Err(HttpError::new(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "too_large",
+                format!("the body has more than {max} bytes"),
+            )),
+            Ok(Err(error)) => Err(HttpError::bad(format!("the body ended early: {error}"))),
+            Err(_) => {
+                Err(HttpError::new(StatusCode::REQUEST_TIMEOUT, "timeout", "the body did not arrive in time"))
+            }
+        }
     }
 
     fn check(&self, request: &Request, peer: Peer) -> Result<Option<Access>, HttpError> {
@@ -104,10 +145,14 @@ impl HttpServer {
     }
 }
 
-fn routes(server: &Arc<HttpServer>) -> Router {
+/// The routes of one connection.
+pub(super) fn routes(server: &Arc<HttpServer>) -> Router {
     Router::new()
         .route("/healthz", get(health))
         .route("/readyz", get(ready))
+        .route("/metrics", get(scrape))
+        .route("/hook/{*tag}", post(hook::receive))
+        .merge(v1::routes())
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
         .layer(from_fn_with_state(server.clone(), guard))
@@ -197,4 +242,28 @@ async fn ready(State(server): Server) -> Answer {
         return text(StatusCode::OK, "ready\n".to_owned());
     }
     text(StatusCode::SERVICE_UNAVAILABLE, reasons.join("\n") + "\n")
+}
+
+/// The metrics.
+async fn scrape(State(server): Server, Extension(access): Extension<Option<Access>>) -> Response {
+    if let Some(access) = &access
+        && access.limits.is_limited()
+    {
+        let why = format!("{} is limited, and metrics cover all minions, tags and functions", access.name);
+        return rejected(HttpError::forbidden(why));
+    }
+    let rendering = server.clone();
+    let work = move || metrics::render(&rendering.ctx, rendering.highstates.as_ref());
+    let page = match server.carry_out(work).await {
+        Ok(Ok(page)) => page,
+        Ok(Err(error)) => {
+            tracing::error!(%error, "cannot read the metrics");
+            return rejected(CallError::Internal(error.to_string()).into());
+        }
+        Err(error) => return rejected(error),
+    };
+    match server.room.hold(page.into_bytes()).await {
+        Ok(page) => plain(StatusCode::OK, metrics::CONTENT_TYPE, page),
+        Err(error) => rejected(error),
+    }
 }

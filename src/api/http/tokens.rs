@@ -11,6 +11,7 @@
 //!
 //! A token is valid only while its hash is in the file, which is durable before a call is answered. The file has mode 0600 with any umask.
 
+use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -194,7 +195,12 @@ impl Tokens {
 }
 
 fn hash(text: &str) -> String {
-    sha256(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+    let mut hex = String::new();
+    for byte in sha256(text.as_bytes()) {
+        // Writing to a string does not fail.
+        let _ = write!(hex, "{byte:02x}");
+    }
+    hex
 }
 
 fn read(path: &Path) -> Result<Vec<Token>, String> {

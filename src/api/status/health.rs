@@ -285,8 +285,8 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(status: Status, expected: &[(Level, &str, &str)]) {
-        let found = health(&status, NOW);
+    fn check(status: &Status, expected: &[(Level, &str, &str)]) {
+        let found = health(status, NOW);
         let reasons: Vec<_> =
             found.reasons.iter().map(|one| (one.level, one.part.as_str(), one.message.as_str())).collect();
         assert_eq!(reasons, expected);
@@ -305,7 +305,7 @@ mod tests {
             reactions: Some(shadow),
             ..Status::default()
         };
-        check(status, &[]);
+        check(&status, &[]);
     }
 
     #[test]
@@ -319,7 +319,7 @@ mod tests {
             ..Status::default()
         };
         check(
-            status,
+            &status,
             &[
                 (Problem, "disk", "no free space: entries are rejected, the extension spools"),
                 (
@@ -350,15 +350,15 @@ mod tests {
             ..SinkRow::default()
         };
         let with = |row| Status { disk: ample(), sinks: vec![row], ..Status::default() };
-        check(with(row("retrying", 2, 9)), &[(Warning, "sink s", "2 failed attempts, 9 s behind: refused")]);
+        check(&with(row("retrying", 2, 9)), &[(Warning, "sink s", "2 failed attempts, 9 s behind: refused")]);
         check(
-            with(row("retrying", 2, 601)),
+            &with(row("retrying", 2, 601)),
             &[(Problem, "sink s", "2 failed attempts, 601 s behind: refused")],
         );
-        check(with(row("paused", 0, 6_000)), &[]);
-        check(with(row("idle", 0, 6_000)), &[(Warning, "sink s", "6000 s behind, 5 entries")]);
+        check(&with(row("paused", 0, 6_000)), &[]);
+        check(&with(row("idle", 0, 6_000)), &[(Warning, "sink s", "6000 s behind, 5 entries")]);
         check(
-            with(row("failed", 0, 0)),
+            &with(row("failed", 0, 0)),
             &[(Problem, "sink s", "its thread has failed, restart the daemon: refused")],
         );
     }
@@ -375,9 +375,9 @@ mod tests {
             };
             Status { disk: ample(), https: Some(row), ..Status::default() }
         };
-        check(https(15), &[]);
-        check(https(13), &[(Warning, "https a:1", "the certificate expires in 13 days")]);
-        check(https(0), &[(Problem, "https a:1", "the certificate has expired")]);
+        check(&https(15), &[]);
+        check(&https(13), &[(Warning, "https a:1", "the certificate expires in 13 days")]);
+        check(&https(0), &[(Problem, "https a:1", "the certificate has expired")]);
     }
 
     #[test]
@@ -387,12 +387,12 @@ mod tests {
             let row = SpoolRow { dir: "/s".to_owned(), waiting_bytes: 9, oldest, ..SpoolRow::default() };
             Status { disk: ample(), spools: vec![row], ..Status::default() }
         };
-        check(spool(300), &[]);
+        check(&spool(300), &[]);
         let overdue = "9 bytes wait for 301 s although the daemon runs: see `saltcellar doctor`";
-        check(spool(301), &[(Problem, "spool /s", overdue)]);
+        check(&spool(301), &[(Problem, "spool /s", overdue)]);
         let row = ConsumerRow { name: "c".to_owned(), lost: 4, lag_s: 601, ..ConsumerRow::default() };
         check(
-            Status { disk: ample(), consumers: vec![row], ..Status::default() },
+            &Status { disk: ample(), consumers: vec![row], ..Status::default() },
             &[
                 (Problem, "consumer c", "4 entries expired before it read them"),
                 (Warning, "consumer c", "601 s behind, 0 entries"),
@@ -400,7 +400,7 @@ mod tests {
         );
         let row = ReactorRow { master_unreachable: true, behind: 10_001, ..ReactorRow::default() };
         check(
-            Status { disk: ample(), reactions: Some(row), ..Status::default() },
+            &Status { disk: ample(), reactions: Some(row), ..Status::default() },
             &[
                 (Warning, "reactor", "the master is unreachable, reactions wait"),
                 (Warning, "reactor", "it has 10001 entries to read"),

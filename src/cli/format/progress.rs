@@ -38,7 +38,7 @@ pub(in crate::cli) struct Bar {
     what: &'static str,
     unit: Unit,
     /// Hidden without a terminal.
-    bar: ProgressBar,
+    drawn: ProgressBar,
     started: Instant,
     printed: Instant,
 }
@@ -55,9 +55,9 @@ impl Bar {
         );
         let style =
             ProgressStyle::with_template(&template).expect("the template is valid").progress_chars("#>-");
-        let bar = ProgressBar::with_draw_target(None, target).with_style(style).with_prefix(what);
+        let drawn = ProgressBar::with_draw_target(None, target).with_style(style).with_prefix(what);
         let now = Instant::now();
-        Self { what, unit, bar, started: now, printed: now }
+        Self { what, unit, drawn, started: now, printed: now }
     }
 
     /// Seconds since the start.
@@ -82,10 +82,10 @@ impl Bar {
 
     fn draw(&self, done: u64, total: u64, on: &str) {
         if total > 0 {
-            self.bar.set_length(total);
+            self.drawn.set_length(total);
         }
-        self.bar.set_message(on.to_owned());
-        self.bar.set_position(done);
+        self.drawn.set_message(on.to_owned());
+        self.drawn.set_position(done);
     }
 }
 
@@ -96,7 +96,7 @@ impl Watch for Bar {
         }
         // File names of a store that is not ours.
         let on = plain(on);
-        if !self.bar.is_hidden() {
+        if !self.drawn.is_hidden() {
             self.draw(done, total, &on);
         } else if self.printed.elapsed() >= LINES {
             self.printed = Instant::now();
@@ -109,7 +109,7 @@ impl Watch for Bar {
 /// Removes the bar.
 impl Drop for Bar {
     fn drop(&mut self) {
-        self.bar.finish_and_clear();
+        self.drawn.finish_and_clear();
     }
 }
 

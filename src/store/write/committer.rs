@@ -21,7 +21,8 @@ use parking_lot::Mutex;
 use super::appender::{Done, EntryStats, PackedBlock};
 use super::class::Class;
 use crate::base::limits::{LOG_BYTES_AHEAD, SEGMENT_AGE_POLL};
-use crate::model::{Durability, Entry, SeqNo};
+use crate::base::metrics::Metrics;
+use crate::model::{Durability, Entry, Flags, Kind, SeqNo};
 use crate::store::error::{StoreError, io_at};
 use crate::store::index::MemIndex;
 use crate::store::log::file::FILE_HEADER_LEN;
@@ -308,6 +309,7 @@ impl SegmentWriter {
     }
 
     fn execute(&mut self, commit: &mut Commit) -> Result<(), StoreError> {
+        let started = Instant::now();
         if let Err(error) = self.write(&mut commit.parts) {
             self.active.iter_mut().flatten().for_each(Active::undo);
             self.finish_broken_segments();
@@ -326,7 +328,7 @@ impl SegmentWriter {
             active.end += part.frames.len() as u64;
             assert_eq!(active.end, end, "a log ends with its last frame");
             if let Index::Memory(index) = &mut *active.segment.index_mut() {
-                part.blocks.iter().for_each(|block| index_block(index, block));
+                part.blocks.iter().for_each(|block| index_block(index, block, &self.shared.metrics));
             }
         }
         self.shared.set_durable(commit.covered);
@@ -350,6 +352,7 @@ impl SegmentWriter {
         if let Some(failed) = commit.stats.last_failed.take() {
             *self.shared.last_failed.lock() = Some(failed);
         }
+        metrics.distributions.commits.observe(started.elapsed());
         Ok(())
     }
 
@@ -477,7 +480,7 @@ fn emptied(mut buffer: Vec<u8>) -> Vec<u8> {
     buffer
 }
 
-fn index_block(index: &mut MemIndex, block: &PackedBlock) {
+fn index_block(index: &mut MemIndex, block: &PackedBlock, metrics: &Metrics) {
     index.add_block(block.meta, &block.templates);
     for (at, place) in block.entries.iter().enumerate() {
         let batch = block.batches.get(place.batch as usize);
@@ -485,5 +488,22 @@ fn index_block(index: &mut MemIndex, block: &PackedBlock) {
         let entry = Entry { kind: place.kind, flags: place.flags, ..entry };
         let added = index.add(at, place.seq, &entry, entry.raw_len(), || entry.body);
         added.expect("room was checked before the write");
+        count(&entry, metrics);
+    }
+}
+
+/// Counts jobs and returns by function.
+fn count(entry: &Entry<'_>, metrics: &Metrics) {
+    let counts = &metrics.distributions;
+    match entry.kind {
+        Kind::Load => counts.jobs.count(entry.fun),
+        Kind::Return => {
+            let is_confirmed = !entry.flags.has(Flags::UNCONFIRMED);
+            let [succeeded, failed] =
+                if is_confirmed { &counts.confirmed_returns } else { &counts.unconfirmed_returns };
+            let of_outcome = if entry.flags.failed(entry.retcode) { failed } else { succeeded };
+            of_outcome.count(entry.fun);
+        }
+        _ => {}
     }
 }

@@ -17,6 +17,7 @@ use crate::base::limits::SINK_ANSWER_BYTES_MAX;
 use crate::engines::secret::Revealed;
 use crate::engines::transport::Transcript;
 use crate::engines::transport::tls::Tls;
+use crate::wire::salt_event::HOPS;
 
 /// Timeout for a connection, its TLS included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -56,11 +57,13 @@ impl Client {
         Ok(Self { agent: config.build().new_agent(), url, headers, signer, revealed })
     }
 
-    /// Sends a request and reads the answer. An error is a failed connection, or an answer that is not HTTP.
+    /// Sends a request and reads the answer. An error is a failed connection, or an answer that is not HTTP. Events that have passed through
+    /// hooks are marked with `hops`, so that a loop back to a hook ends.
     pub(super) fn send(
         &self,
         settings: &HttpDestination,
         body: &[u8],
+        hops: u32,
         now: Micros,
         transcript: Option<&mut Transcript>,
     ) -> Result<Answer, String> {
@@ -72,6 +75,9 @@ impl Client {
             body
         };
         let mut headers = self.headers.clone();
+        if hops > 0 {
+            headers.push((HOPS.to_owned(), hops.to_string()));
+        }
         headers.extend(self.signer.headers(&settings.method, &self.url, &headers, sent, now)?);
         let failed = |error: &dyn std::fmt::Display| self.scrub(&error.to_string());
         let mut request = Request::builder().method(settings.method.as_str()).uri(&self.url);

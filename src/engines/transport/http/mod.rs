@@ -222,7 +222,8 @@ impl Transport for HttpTransport {
             None => Client::new(&self.settings).map_err(DeliverError::retry)?,
         };
         let body = self.settings.body.frame(items);
-        let answer = client.send(&self.settings, &body, self.clock.now(), transcript);
+        let hops = items.iter().map(|item| item.event.hops()).max().unwrap_or(0);
+        let answer = client.send(&self.settings, &body, hops, self.clock.now(), transcript);
         let answer = answer.map_err(DeliverError::retry)?;
         let reason = || client.scrub(&reason(&answer));
         let result = match answer.status {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::error::Invalid;
+use crate::config::error::Invalid;
 use crate::model::word;
 
 /// The HTTP listener.
@@ -69,7 +69,7 @@ impl HttpConfig {
     }
 
     /// Rejects a network listener without TLS.
-    pub(super) fn check(&self) -> Result<(), Invalid> {
+    pub(in crate::config) fn check(&self) -> Result<(), Invalid> {
         match self.listen {
             Some(address) if !address.ip().is_loopback() && self.tls.is_none() => Err(Invalid::new(
                 "http.listen",
@@ -86,7 +86,7 @@ impl HttpConfig {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{assert_errors, assert_round_trip};
+    use crate::config::tests::{assert_errors, assert_round_trip};
 
     #[test]
     fn a_network_address_requires_a_certificate() {

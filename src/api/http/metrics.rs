@@ -1,0 +1,367 @@
+//! `/metrics`: the counters and the state of the daemon in OpenMetrics, by `prometheus-client`.
+//!
+//! # Invariant
+//!
+//! Labels are bounded: names from the configuration, of consumers and of classes, never a job id or a minion id. Only `http.minion_metrics` adds series
+//! per minion.
+
+use std::collections::HashMap;
+use std::fmt::{self, Write as _};
+
+use parking_lot::Mutex;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+
+use crate::api::call::Ctx;
+use crate::base::metrics::{BUCKETS_US, Histogram, Metrics};
+use crate::ingest::bus::BusMonitor;
+use crate::model::{Flags, SeqNo};
+use crate::store::StoreError;
+
+/// The type of an answer with metrics.
+pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The functions that count as a highstate.
+const HIGHSTATES: [&str; 2] = ["state.apply", "state.highstate"];
+
+/// A metric beside the counters.
+struct Family {
+    name: &'static str,
+    kind: Kind,
+    help: &'static str,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Gauge,
+    Counter,
+    Histogram,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Gauge => "gauge",
+            Self::Counter => "counter",
+            Self::Histogram => "histogram",
+        }
+    }
+}
+
+const fn gauge(name: &'static str, help: &'static str) -> Family {
+    Family { name, kind: Kind::Gauge, help }
+}
+
+const fn counter(name: &'static str, help: &'static str) -> Family {
+    Family { name, kind: Kind::Counter, help }
+}
+
+const fn histogram(name: &'static str, help: &'static str) -> Family {
+    Family { name, kind: Kind::Histogram, help }
+}
+
+macro_rules! families {
+    ($($id:ident = $family:expr;)+) => {
+        $(static $id: Family = $family;)+
+        /// All metrics beside the counters, in the order of an answer.
+        static FAMILIES: &[&Family] = &[$(&$id,)+];
+    };
+}
+
+families! {
+    BUILD = gauge("build_info", "Always 1; the label `version` has the version of the program");
+    START = gauge("start_time_seconds", "Start of the daemon, in seconds since 1970");
+    APPENDER_IDLE = gauge("appender_idle_seconds", "Age of the appender's last sign of life: above 10, the daemon is stuck in disk I/O");
+    STORE_REFUSES = gauge("store_refuses_entries", "1 while the store accepts no entries, because the disk is full or failed");
+    NEXT_SEQ = gauge("next_sequence_number", "Sequence number of the next durable entry");
+    DISK_FREE = gauge("disk_free_bytes", "Free space of the file system of the state directory");
+    DISK_SIZE = gauge("disk_size_bytes", "Size of that file system");
+    DISK_MIN = gauge("disk_free_min_bytes", "Free space below which no entries are accepted (`store.free_bytes_min`)");
+    CLASS_DISK = gauge("class_disk_bytes", "Disk usage of a class");
+    CLASS_ENTRIES = gauge("class_entries", "Entries of a class");
+    CLASS_SEGMENTS = gauge("class_segments", "Segments of a class");
+    BUS_CONNECTED = gauge("bus_connected", "1 while the bus is connected");
+    BUS_WAITING = gauge("bus_waiting_events", "Events read from the bus and not stored yet");
+    BUS_SPILLED = gauge("bus_spilled_bytes", "Bytes of the bus in the spill on disk");
+    CONSUMER_LAG = gauge("consumer_lag_entries", "Stored entries behind the cursor of a consumer, matching or not");
+    CONSUMER_LAG_S = gauge("consumer_lag_seconds", "Age of the first of these entries");
+    CONSUMER_PAUSED = gauge("consumer_paused", "1 while a consumer is paused");
+    SINK_LAG = gauge("sink_lag_entries", "Stored entries behind the position of a sink, matching or not");
+    SINK_LAG_S = gauge("sink_lag_seconds", "Age of the first of these entries");
+    SINK_PAUSED = gauge("sink_paused", "1 while a sink is paused");
+    SINK_FAILURES = gauge("sink_failed_attempts", "Failed attempts of a sink since its last delivery");
+    SINK_DEAD = gauge("sink_dead_letters", "Dead letters of a sink");
+    SINK_EVENTS = counter("sink_events", "Events of a sink by `outcome`: delivered, without_items, dead_lettered");
+    SINK_REQUESTS = counter("sink_requests", "Requests or writes of a sink by `outcome`: accepted, failed");
+    SINK_BYTES = counter("sink_bytes", "Bytes that the destination of a sink has accepted");
+    REACTOR_BEHIND = gauge("reactor_lag_entries", "Entries that the reactor has not read yet");
+    REACTOR_WAITING = gauge("reactor_waiting_reactions", "Reactions that wait to be carried out");
+    REACTOR_OPEN = gauge("reactor_open_events", "Matched events without a complete record");
+    MASTER_UNREACHABLE = gauge("reactor_master_unreachable", "1 while the reactor's master is unreachable");
+    JOBS = counter("jobs", "Jobs stored as published, by `function_class`: the module of the function, or `other`");
+    RETURNS = counter(
+        "returns",
+        "Returns stored, by `function_class`, `outcome` (succeeded, failed) and `confirmed`. A return that is seen on a bus first (`no`) and then \
+         confirmed by the job cache (`yes`) counts once in each; with the job cache, select `confirmed=\"yes\"`"
+    );
+    COMMITS = histogram("commit_duration_seconds", "Time of a commit: write, sync, update of the index");
+    ANSWERS = histogram(
+        "answer_duration_seconds",
+        "Time from a request on the local socket or over HTTP to its answer; of writes, until the entry is stored"
+    );
+    HIGHSTATE_TIME = gauge(
+        "minion_highstate_time_seconds",
+        "Last return of `state.apply` or `state.highstate` of a minion, in seconds since 1970; only with `http.minion_metrics`"
+    );
+    HIGHSTATE_FAILED = gauge("minion_highstate_failed", "1 if that return failed; only with `http.minion_metrics`");
+}
+
+/// The page `docs/METRICS.md` below its preface.
+pub fn reference() -> String {
+    let mut page = "| metric | type | meaning |\n|---|---|---|\n".to_owned();
+    let mut row = |name: &str, kind: Kind, help: &str| {
+        let total = if kind == Kind::Counter { "_total" } else { "" };
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            page,
+            "| `saltcellar_{name}{total}` | {} | {} |",
+            kind.name(),
+            help.trim_end_matches('.')
+        );
+    };
+    for family in FAMILIES {
+        row(family.name, family.kind, family.help);
+    }
+    for (name, help) in Metrics::DESCRIPTIONS {
+        row(name, Kind::Counter, help.trim());
+    }
+    page
+}
+
+type Labels = Vec<(&'static str, String)>;
+
+#[derive(Debug)]
+enum Value {
+    Counter(u64),
+    Gauge(f64),
+    Histogram { sum: f64, buckets: Vec<(f64, u64)> },
+}
+
+impl Value {
+    fn encode(&self, to: &mut MetricEncoder<'_>) -> Result<(), fmt::Error> {
+        match self {
+            Self::Counter(value) => to.encode_counter::<NoLabelSet, _, f64>(value, None),
+            Self::Gauge(value) => to.encode_gauge(value),
+            Self::Histogram { sum, buckets } => {
+                let count = buckets.iter().map(|(_, count)| count).sum();
+                to.encode_histogram::<NoLabelSet>(*sum, count, buckets, None)
+            }
+        }
+    }
+}
+
+/// The samples of one answer, by the name of their family.
+#[derive(Debug, Default)]
+struct Snapshot {
+    samples: HashMap<&'static str, Vec<(Labels, Value)>>,
+    counters: Vec<(&'static str, u64)>,
+}
+
+impl Snapshot {
+    fn add(&mut self, family: &'static Family, labels: Labels, value: Value) {
+        self.samples.entry(family.name).or_default().push((labels, value));
+    }
+
+    fn gauge(&mut self, family: &'static Family, labels: &[(&'static str, &str)], value: f64) {
+        self.add(family, owned(labels), Value::Gauge(value));
+    }
+
+    fn counter(&mut self, family: &'static Family, labels: &[(&'static str, &str)], value: u64) {
+        self.add(family, owned(labels), Value::Counter(value));
+    }
+
+    fn histogram(&mut self, family: &'static Family, times: &Histogram) {
+        let (sum, counts) = times.get();
+        let bounds = BUCKETS_US.iter().map(|us| *us as f64 / 1e6).chain([f64::INFINITY]);
+        let buckets = bounds.zip(counts).collect();
+        self.add(family, Vec::new(), Value::Histogram { sum: sum as f64 / 1e6, buckets });
+    }
+}
+
+fn owned(labels: &[(&'static str, &str)]) -> Labels {
+    labels.iter().map(|(name, value)| (*name, (*value).to_owned())).collect()
+}
+
+impl Collector for Snapshot {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
+        for family in FAMILIES {
+            let Some(samples) = self.samples.get(family.name) else { continue };
+            let kind = match family.kind {
+                Kind::Gauge => MetricType::Gauge,
+                Kind::Counter => MetricType::Counter,
+                Kind::Histogram => MetricType::Histogram,
+            };
+            let mut metric = encoder.encode_descriptor(family.name, family.help, None, kind)?;
+            for (labels, value) in samples {
+                if labels.is_empty() {
+                    value.encode(&mut metric)?;
+                } else {
+                    value.encode(&mut metric.encode_family(labels)?)?;
+                }
+            }
+        }
+        for ((name, value), (_, help)) in self.counters.iter().zip(Metrics::DESCRIPTIONS) {
+            let help = help.trim().trim_end_matches('.');
+            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            Value::Counter(*value).encode(&mut metric)?;
+        }
+        Ok(())
+    }
+}
+
+/// The last highstate of each minion, by the return's sequence number, so that a scrape reads new returns only.
+#[derive(Default)]
+pub(super) struct Highstates(Mutex<HashMap<String, Highstate>>);
+
+#[derive(Clone, Copy)]
+struct Highstate {
+    seq: SeqNo,
+    at: f64,
+    has_failed: bool,
+}
+
+impl Highstates {
+    fn read(&self, ctx: &Ctx, snapshot: &mut Snapshot) -> Result<(), StoreError> {
+        let mut latest = HashMap::new();
+        for fun in HIGHSTATES {
+            // Whichever source is newer.
+            for of_fun in [ctx.store.latest_of(fun)?, ctx.store.latest_on_bus_only(fun)?] {
+                for (minion, job) in of_fun {
+                    let seq = latest.entry(minion).or_insert(job.seq);
+                    *seq = job.seq.max(*seq);
+                }
+            }
+        }
+        let mut known = self.0.lock();
+        known.retain(|minion, _| latest.contains_key(minion));
+        for (minion, seq) in latest {
+            if known.get(&minion).is_none_or(|state| state.seq != seq)
+                && let Some(state) = highstate(ctx, seq)?
+            {
+                known.insert(minion, state);
+            }
+        }
+        for (minion, state) in known.iter() {
+            snapshot.gauge(&HIGHSTATE_TIME, &[("minion", minion)], state.at);
+            snapshot.gauge(&HIGHSTATE_FAILED, &[("minion", minion)], f64::from(u8::from(state.has_failed)));
+        }
+        Ok(())
+    }
+}
+
+fn highstate(ctx: &Ctx, seq: SeqNo) -> Result<Option<Highstate>, StoreError> {
+    let (found, _) = ctx.store.entries_from(seq, seq.next(), 1, |_, _: Flags| true)?;
+    Ok(found.first().map(|entry| Highstate {
+        seq,
+        at: entry.at.0 as f64 / 1e6,
+        has_failed: entry.flags.failed(entry.retcode),
+    }))
+}
+
+/// The text of an answer. `highstates` is set with `http.minion_metrics`.
+pub(super) fn render(ctx: &Ctx, highstates: Option<&Highstates>) -> Result<String, StoreError> {
+    let mut snapshot = Snapshot { counters: ctx.metrics.all(), ..Snapshot::default() };
+    let of = &mut snapshot;
+    of.gauge(&BUILD, &[("version", env!("CARGO_PKG_VERSION"))], 1.0);
+    of.gauge(&START, &[], ctx.started.0 as f64 / 1e6);
+    store(ctx, of)?;
+    for bus in ctx.buses.iter().map(BusMonitor::status) {
+        let path = bus.path.to_string_lossy();
+        let label = [("bus", &*path)];
+        of.gauge(&BUS_CONNECTED, &label, flag(bus.connected));
+        of.gauge(&BUS_WAITING, &label, (bus.waiting.events + bus.waiting.spilled_events) as f64);
+        of.gauge(&BUS_SPILLED, &label, bus.waiting.spilled_bytes as f64);
+    }
+    for consumer in ctx.store.consumers()? {
+        let label = [("consumer", consumer.record.name.as_str())];
+        of.gauge(&CONSUMER_LAG, &label, consumer.lag_entries as f64);
+        of.gauge(&CONSUMER_LAG_S, &label, consumer.lag.as_secs_f64());
+        of.gauge(&CONSUMER_PAUSED, &label, flag(consumer.record.paused));
+    }
+    sinks(ctx, of);
+    if let Some(reactor) = &ctx.reactor {
+        let status = reactor.status();
+        of.gauge(&REACTOR_BEHIND, &[], status.behind as f64);
+        of.gauge(&REACTOR_WAITING, &[], status.waiting as f64);
+        of.gauge(&REACTOR_OPEN, &[], status.open as f64);
+        of.gauge(&MASTER_UNREACHABLE, &[], flag(status.master_unreachable));
+    }
+    let counts = &ctx.metrics.distributions;
+    for (class, count) in counts.jobs.all() {
+        of.counter(&JOBS, &[("function_class", class)], count);
+    }
+    for (confirmed, returns) in [("yes", &counts.confirmed_returns), ("no", &counts.unconfirmed_returns)] {
+        for (outcome, by_function) in ["succeeded", "failed"].into_iter().zip(returns) {
+            for (class, count) in by_function.all() {
+                let labels = [("function_class", class), ("outcome", outcome), ("confirmed", confirmed)];
+                of.counter(&RETURNS, &labels, count);
+            }
+        }
+    }
+    of.histogram(&COMMITS, &counts.commits);
+    of.histogram(&ANSWERS, &counts.answers);
+    if let Some(highstates) = highstates {
+        highstates.read(ctx, of)?;
+    }
+    let mut registry = Registry::with_prefix("saltcellar");
+    registry.register_collector(Box::new(snapshot));
+    let mut page = String::new();
+    let encoded = text::encode(&mut page, &registry);
+    encoded.map_err(|error| StoreError::Failed(format!("cannot write metrics: {error}")))?;
+    Ok(page)
+}
+
+fn flag(value: bool) -> f64 {
+    f64::from(u8::from(value))
+}
+
+fn store(ctx: &Ctx, of: &mut Snapshot) -> Result<(), StoreError> {
+    of.gauge(&APPENDER_IDLE, &[], ctx.store.appender_seen_ago().as_secs_f64());
+    of.gauge(&STORE_REFUSES, &[], flag(ctx.store.refusal().is_some()));
+    let stats = ctx.store.stats()?;
+    of.gauge(&NEXT_SEQ, &[], stats.durable.0 as f64);
+    of.gauge(&DISK_FREE, &[], stats.space.free as f64);
+    of.gauge(&DISK_SIZE, &[], stats.space.total as f64);
+    of.gauge(&DISK_MIN, &[], stats.space.min as f64);
+    for class in &stats.classes {
+        let label = [("class", &*class.name)];
+        of.gauge(&CLASS_DISK, &label, class.segment_usage.disk_bytes as f64);
+        of.gauge(&CLASS_ENTRIES, &label, class.segment_usage.entries as f64);
+        of.gauge(&CLASS_SEGMENTS, &label, class.segments as f64);
+    }
+    Ok(())
+}
+
+fn sinks(ctx: &Ctx, of: &mut Snapshot) {
+    for sink in ctx.engines.list() {
+        let label = [("sink", sink.settings.name.as_str())];
+        if let Ok(progress) = &sink.progress {
+            of.gauge(&SINK_LAG, &label, progress.lag_entries as f64);
+            of.gauge(&SINK_LAG_S, &label, progress.lag.as_secs_f64());
+            of.gauge(&SINK_PAUSED, &label, flag(progress.is_paused));
+        }
+        of.gauge(&SINK_FAILURES, &label, f64::from(sink.last.failures));
+        of.gauge(&SINK_DEAD, &label, sink.dead_letters as f64);
+        let count =
+            |wanted| sink.counters.iter().find(|(name, _)| *name == wanted).map_or(0, |(_, count)| *count);
+        for outcome in ["delivered", "without_items", "dead_lettered"] {
+            of.counter(&SINK_EVENTS, &[label[0], ("outcome", outcome)], count(outcome));
+        }
+        for (outcome, name) in [("accepted", "requests"), ("failed", "failures")] {
+            of.counter(&SINK_REQUESTS, &[label[0], ("outcome", outcome)], count(name));
+        }
+        of.counter(&SINK_BYTES, &label, count("bytes"));
+    }
+}

@@ -1,0 +1,284 @@
+//! Events as text: in an answer, and as a stream.
+//!
+//! A stream is a sequence of `events_follow` calls. Each piece is written before the next one is read, so a slow reader holds one piece and no thread.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::body::{Body, HttpBody};
+use hyper::StatusCode;
+use hyper::body::{Bytes, Frame};
+use hyper::header::HeaderMap;
+use serde_json::{Map, Value as Json, json};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+
+use super::super::access::Access;
+use super::super::answer::{Answer, HttpError, plain};
+use super::super::server::HttpServer;
+use super::super::tokens::TokenLimits;
+use super::params::{cursor, packed};
+use crate::api::call::{CallHandler, Caller, find};
+use crate::base::clock::Micros;
+use crate::base::limits::{HTTP_STREAM_BEAT, HTTP_STREAM_EVENTS, RMPV_DEPTH_MAX};
+use crate::wire::call::{Args, CallError};
+use crate::wire::json::{append_plain, to_json};
+use crate::wire::msgpack::{as_bool, as_int, as_text, elements, get, pairs};
+
+/// Whether a token may read an event of an answer.
+fn is_allowed(event: &[u8], limits: &TokenLimits) -> bool {
+    let text = |key| get(event, key).and_then(as_text).unwrap_or_default();
+    !limits.is_limited() || limits.allow_event(text("tag"), text("minion"), text("fun"))
+}
+
+/// Appends the JSON form of a value.
+fn append(value: &[u8], out: &mut Vec<u8>) {
+    if !append_plain(value, out) {
+        let read = rmpv::decode::read_value_with_max_depth(&mut &*value, RMPV_DEPTH_MAX);
+        // Answers of calls are whole msgpack.
+        out.extend_from_slice(read.map_or(Json::Null, |value| to_json(&value)).to_string().as_bytes());
+    }
+}
+
+/// Appends an event of an answer; its time becomes text.
+fn append_event(event: &[u8], out: &mut Vec<u8>) {
+    out.push(b'{');
+    for (n, (key, value)) in pairs(event).enumerate() {
+        if n > 0 {
+            out.push(b',');
+        }
+        append(key, out);
+        out.push(b':');
+        match as_int(value).filter(|_| as_text(key) == Some("time")) {
+            Some(at) => out.extend_from_slice(format!("\"{}\"", Micros(at).iso()).as_bytes()),
+            None => append(value, out),
+        }
+    }
+    out.push(b'}');
+}
+
+/// The JSON text of an answer with `events`, without those that the token may not read; `next` becomes a cursor.
+pub(super) fn answer_text(answer: &[u8], limits: &TokenLimits, store: &str) -> Vec<u8> {
+    let mut out = b"{\"events\":[".to_vec();
+    let (mut first, mut last) = (true, None);
+    for event in get(answer, "events").into_iter().flat_map(elements) {
+        let seq = get(event, "seq").and_then(as_int);
+        // The lowest one of a page, in any order.
+        last = [last, seq].into_iter().flatten().min();
+        if !is_allowed(event, limits) {
+            continue;
+        }
+        if !std::mem::take(&mut first) {
+            out.push(b',');
+        }
+        append_event(event, &mut out);
+    }
+    let more = get(answer, "more").and_then(as_bool).unwrap_or(false);
+    let next = get(answer, "next").and_then(as_int).or_else(|| last.filter(|_| more));
+    let next = next.map(|seq| format!("{store}:{seq}"));
+    let rest = match get(answer, "paused").and_then(as_bool) {
+        Some(paused) => json!({ "more": more, "next": next, "paused": paused }),
+        None => json!({ "more": more, "next": next }),
+    };
+    out.extend_from_slice(b"],");
+    out.extend_from_slice(rest.to_string().trim_start_matches('{').as_bytes());
+    out
+}
+
+/// The form of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Format {
+    Sse,
+    Ndjson,
+}
+
+impl Format {
+    fn of(headers: &HeaderMap) -> Self {
+        let accept = headers.get_all("accept").iter().filter_map(|value| value.to_str().ok());
+        let is_ndjson = accept
+            .flat_map(|list| list.split(','))
+            .any(|kind| kind.trim().starts_with("application/x-ndjson"));
+        if is_ndjson { Self::Ndjson } else { Self::Sse }
+    }
+
+    fn content_type(self) -> &'static str {
+        match self {
+            Self::Sse => "text/event-stream",
+            Self::Ndjson => "application/x-ndjson",
+        }
+    }
+
+    /// Appends the events of an answer; without any, a sign of life.
+    fn append(self, answer: &[u8], limits: &TokenLimits, out: &mut Vec<u8>) {
+        for event in
+            get(answer, "events").into_iter().flat_map(elements).filter(|event| is_allowed(event, limits))
+        {
+            if self == Self::Sse {
+                out.extend_from_slice(b"id: ");
+                out.extend_from_slice(get(event, "id").and_then(as_text).unwrap_or_default().as_bytes());
+                out.extend_from_slice(b"\ndata: ");
+            }
+            append_event(event, out);
+            out.extend_from_slice(if self == Self::Sse { b"\n\n" } else { b"\n" });
+        }
+        if out.is_empty() {
+            out.extend_from_slice(if self == Self::Sse { b":\n\n" } else { b"\n" });
+        }
+    }
+
+    fn error(self, error: &HttpError) -> Vec<u8> {
+        let text = json!({ "error": { "code": error.code, "message": error.message } });
+        match self {
+            Self::Sse => format!("event: error\ndata: {text}\n\n").into_bytes(),
+            Self::Ndjson => format!("{text}\n").into_bytes(),
+        }
+    }
+}
+
+/// The pieces of a stream, with its permit.
+struct Pieces {
+    from: mpsc::Receiver<Bytes>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl HttpBody for Pieces {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.from.poll_recv(context).map(|piece| piece.map(|piece| Ok(Frame::data(piece))))
+    }
+}
+
+/// A stream of events.
+pub(super) struct Stream {
+    server: Arc<HttpServer>,
+    args: Map<String, Json>,
+    limits: TokenLimits,
+    caller: Caller,
+    format: Format,
+}
+
+impl Stream {
+    /// Starts a stream; an error in its arguments is found before the answer begins.
+    pub(super) async fn start(
+        server: Arc<HttpServer>,
+        access: &Access,
+        mut args: Map<String, Json>,
+        headers: &HeaderMap,
+    ) -> Result<Answer, HttpError> {
+        let seen = headers.get("last-event-id").and_then(|id| id.to_str().ok().map(str::to_owned));
+        let after = args.remove("after").and_then(|after| after.as_str().map(str::to_owned));
+        let since = args.remove("since");
+        if let Some(id) = seen.filter(|id| !id.is_empty()).or(after) {
+            let seq = cursor(&id, &server.ctx.store.id())?.parse::<u64>();
+            let seq = seq.map_err(|_| HttpError::bad(format!("{id:.60} is not the id of an event")))?;
+            args.insert("seq".to_owned(), seq.saturating_add(1).into());
+        } else if let Some(since) = since {
+            args.insert("time".to_owned(), since);
+        }
+        let permit = server.streams.clone().try_acquire_owned().map_err(|_| {
+            HttpError::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "too many event streams are open")
+        })?;
+        args.insert("limit".to_owned(), HTTP_STREAM_EVENTS.into());
+        let format = Format::of(headers);
+        let mut stream = Self { server, args, limits: access.limits.clone(), caller: access.caller, format };
+        // Without a wait: checks the filter, and fixes the position before the answer begins.
+        let first = stream.next(0).await?;
+        let (to, from) = mpsc::channel(1);
+        tokio::spawn(async move { stream.run(first, to).await });
+        let mut answer = plain(StatusCode::OK, format.content_type(), Bytes::new());
+        *answer.body_mut() = Body::new(Pieces { from, _permit: permit });
+        Ok(answer)
+    }
+
+    /// The next events, after at most `wait_ms`.
+    async fn next(&mut self, wait_ms: u64) -> Result<Bytes, HttpError> {
+        self.args.insert("wait_ms".to_owned(), wait_ms.into());
+        let args = packed(self.args.clone())?;
+        let ctx = &self.server.ctx;
+        let call = find("events_follow").map(|call| &call.run);
+        let (Some(CallHandler::Poll(run)), Some(args)) = (call, Args::of(&args)) else {
+            return Err(CallError::Internal("events cannot be followed".to_owned()).into());
+        };
+        let answer = run(ctx, &args, self.caller)?.run(ctx.clone(), self.server.stop.clone()).await?;
+        for start in ["time", "to"] {
+            self.args.remove(start);
+        }
+        self.args.insert("seq".to_owned(), get(&answer, "next").and_then(as_int).into());
+        let mut text = Vec::new();
+        self.format.append(&answer, &self.limits, &mut text);
+        self.server.room.hold(text).await
+    }
+
+    async fn run(mut self, first: Bytes, to: mpsc::Sender<Bytes>) {
+        let mut piece = first;
+        let beat = u64::try_from(HTTP_STREAM_BEAT.as_millis()).unwrap_or(u64::MAX);
+        // The peer is gone if the piece is not accepted; a peer that does not read is disconnected by the connection's timeout.
+        while to.send(piece).await.is_ok() && !*self.server.stop.borrow() {
+            let next = tokio::select! {
+                next = self.next(beat) => next,
+                () = to.closed() => return,
+            };
+            match next {
+                Ok(next) => piece = next,
+                Err(error) => {
+                    let _ = to.send(self.format.error(&error).into()).await;
+                    return;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::msgpack::Writer;
+
+    fn answer(more: bool, next: Option<u64>) -> Vec<u8> {
+        let mut w = Writer::new();
+        w.map(if next.is_some() { 3 } else { 2 }).str("events").array(2);
+        for (seq, minion) in [(9, "web1"), (7, "db1")] {
+            w.map(5).str("id").str(&format!("ab:{seq}")).str("seq").uint(seq).str("time").int(0);
+            w.str("minion").str(minion).str("data").map(1).str("blob").bin(b"\xff");
+        }
+        w.str("more").bool(more);
+        if let Some(next) = next {
+            w.str("next").uint(next);
+        }
+        w.into_bytes()
+    }
+
+    #[test]
+    fn an_answer_has_times_as_text_and_a_cursor() {
+        let parsed = |answer: &[u8], limits: &TokenLimits| -> Json {
+            serde_json::from_slice(&answer_text(answer, limits, "ab")).unwrap()
+        };
+        let all = parsed(&answer(true, None), &TokenLimits::default());
+        assert_eq!(all["events"][0]["time"], "1970-01-01T00:00:00.000000Z");
+        assert_eq!(all["events"][0]["data"], json!({"blob": {"$bin": "/w=="}}));
+        assert_eq!(all["next"], "ab:7", "the last row");
+        assert_eq!(parsed(&answer(false, None), &TokenLimits::default())["next"], Json::Null);
+        let web = TokenLimits { minions: Some("web*".to_owned()), ..TokenLimits::default() };
+        let limited = parsed(&answer(true, Some(3)), &web);
+        assert_eq!(limited["events"].as_array().unwrap().len(), 1);
+        assert_eq!(limited["next"], "ab:3", "where the search ended");
+    }
+
+    #[test]
+    fn a_stream_has_ids_and_signs_of_life() {
+        let mut sse = Vec::new();
+        Format::Sse.append(&answer(false, None), &TokenLimits::default(), &mut sse);
+        let sse = String::from_utf8(sse).unwrap();
+        assert!(sse.starts_with("id: ab:9\ndata: {\"id\":\"ab:9\"") && sse.ends_with("}\n\n"), "{sse}");
+        let none = TokenLimits { tags: Some("x".to_owned()), ..TokenLimits::default() };
+        let mut quiet = Vec::new();
+        Format::Ndjson.append(&answer(false, None), &none, &mut quiet);
+        assert_eq!(quiet, b"\n");
+    }
+}

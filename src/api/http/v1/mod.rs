@@ -1,0 +1,172 @@
+//! The API: `/api/v1/...`, see [`operations::OPERATIONS`].
+
+mod events;
+mod openapi;
+mod operations;
+mod params;
+mod types;
+
+pub use openapi::document as openapi;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Extension, Query, RawPathParams, Request, State};
+use axum::response::Response;
+use axum::routing::{MethodFilter, get, on};
+use hyper::StatusCode;
+use serde_json::Value as Json;
+
+use self::events::{Stream, answer_text};
+use self::operations::{Limit, OPERATIONS, Operation, Shape};
+use self::params::{arguments, packed};
+use self::types::Finish;
+use super::access::Access;
+use super::answer::{Answer, HttpError, plain, tagged};
+use super::server::{HttpServer, Server, rejected};
+use crate::api::call::{CallHandler, find};
+use crate::base::limits::{HTTP_BODY_BYTES_MAX, RMPV_DEPTH_MAX};
+use crate::wire::call::{Args, CallError};
+use crate::wire::json::to_json;
+
+/// The routes of all operations.
+pub(super) fn routes() -> Router<Arc<HttpServer>> {
+    let mut router = Router::new().route("/api/v1/openapi.json", get(document));
+    for operation in OPERATIONS {
+        let filter = match operation.method {
+            "POST" => MethodFilter::POST,
+            "PUT" => MethodFilter::PUT,
+            "DELETE" => MethodFilter::DELETE,
+            _ => MethodFilter::GET,
+        };
+        let handler = move |State(server): Server,
+                            Extension(access): Extension<Option<Access>>,
+                            path: RawPathParams,
+                            request: Request| {
+            let path = path.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+            async move { run(operation, server, access, path, request).await.unwrap_or_else(rejected) }
+        };
+        router = router.route(&format!("/api/v1{}", operation.path), on(filter, handler));
+    }
+    router
+}
+
+async fn document(request: Request) -> Response {
+    tagged(openapi().to_string().into(), request.headers())
+}
+
+async fn run(
+    operation: &'static Operation,
+    server: Arc<HttpServer>,
+    access: Option<Access>,
+    path: Vec<(String, String)>,
+    request: Request,
+) -> Result<Answer, HttpError> {
+    let Some(access) = access else { return Err(HttpError::forbidden("the API needs a token")) };
+    let what = format!("{} /api/v1{}", operation.method, operation.path);
+    access.check(&what, operation.right)?;
+    check_limits(operation, &access, &what)?;
+    let store = server.ctx.store.id();
+    let (head, body) = request.into_parts();
+    let given = if operation.method == "GET" {
+        let query = Query::<Vec<(String, String)>>::try_from_uri(&head.uri);
+        let Query(query) =
+            query.map_err(|error| HttpError::bad(format!("the query is malformed: {error}")))?;
+        query.into_iter().map(|(name, value)| (name, Json::from(value))).collect()
+    } else {
+        fields(&server.body(body, HTTP_BODY_BYTES_MAX).await?)?
+    };
+    let mut args = arguments(operation.params, &path, given, &store)?;
+    if operation.params.iter().any(|param| param.name == "holder") && !args.contains_key("holder") {
+        args.insert("holder".to_owned(), access.name.clone().into());
+    }
+    if matches!(operation.answer, Shape::Stream) {
+        return Stream::start(server, &access, args, &head.headers).await;
+    }
+    let text = carry_out(&server, operation, &access, packed(args)?).await?;
+    let body = server.room.hold(text).await?;
+    if operation.method == "GET" {
+        return Ok(tagged(body, &head.headers));
+    }
+    Ok(plain(StatusCode::OK, "application/json", body))
+}
+
+/// Rejects a token with a limit that the operation does not apply.
+fn check_limits(operation: &Operation, access: &Access, what: &str) -> Result<(), HttpError> {
+    let limits = &access.limits;
+    for (limit, glob, name) in [
+        (Limit::Minions, &limits.minions, "minions"),
+        (Limit::Tags, &limits.tags, "tags"),
+        (Limit::Functions, &limits.functions, "functions"),
+    ] {
+        if let Some(glob) = glob
+            && !operation.applies.contains(&limit)
+        {
+            let who = &access.name;
+            let why = format!("{who} is limited to {name} {glob}, which {what} cannot apply");
+            return Err(HttpError::forbidden(why));
+        }
+    }
+    Ok(())
+}
+
+/// The fields of a JSON body; none of an empty one.
+fn fields(body: &[u8]) -> Result<Vec<(String, Json)>, HttpError> {
+    if body.is_empty() {
+        return Ok(Vec::new());
+    }
+    match serde_json::from_slice(body) {
+        Ok(Json::Object(fields)) => Ok(fields.into_iter().collect()),
+        Ok(_) => Err(HttpError::bad("the body is a JSON object with the parameters")),
+        Err(error) => Err(HttpError::bad(format!("the body is not JSON: {error}"))),
+    }
+}
+
+/// Makes the call of an operation, and returns the JSON text of the answer.
+async fn carry_out(
+    server: &Arc<HttpServer>,
+    operation: &'static Operation,
+    access: &Access,
+    args: Vec<u8>,
+) -> Result<Vec<u8>, HttpError> {
+    let internal = || HttpError::from(CallError::Internal(format!("{} cannot be called", operation.call)));
+    let run = find(operation.call).map(|call| &call.run).ok_or_else(internal)?;
+    let caller = access.caller;
+    let mut polled = None;
+    if let CallHandler::Poll(run) = run {
+        let args = Args::of(&args).ok_or_else(internal)?;
+        let poll = run(&server.ctx, &args, caller)?;
+        polled = Some(poll.run(server.ctx.clone(), server.stop.clone()).await?);
+    }
+    let (calling, limits) = (server.clone(), access.limits.clone());
+    let work = move || {
+        let ctx = &calling.ctx;
+        let answer = if let Some(answer) = polled {
+            answer
+        } else {
+            let args = Args::of(&args).ok_or_else(|| CallError::Internal("no arguments".to_owned()))?;
+            run.answer(ctx, &args, caller)?
+        };
+        // A call answers nil for an unknown job.
+        if answer == [0xc0] && operation.path.contains("{jid}") {
+            return Err(HttpError::not_found("the job is not known"));
+        }
+        shaped(operation, &answer, &Finish { store: &ctx.store.id(), limits: &limits })
+    };
+    server.carry_out(work).await?
+}
+
+/// The JSON text of an answer.
+fn shaped(operation: &Operation, answer: &[u8], with: &Finish<'_>) -> Result<Vec<u8>, HttpError> {
+    let Shape::Typed { convert, .. } = operation.answer else {
+        return Ok(answer_text(answer, with.limits, with.store));
+    };
+    let failed = |error: &dyn std::fmt::Display| {
+        tracing::error!(call = operation.call, %error, "answer has an unexpected form");
+        HttpError::from(CallError::Internal(format!("the answer has an unexpected form: {error}")))
+    };
+    let value = rmpv::decode::read_value_with_max_depth(&mut &*answer, RMPV_DEPTH_MAX);
+    let value = to_json(&value.map_err(|error| failed(&error))?);
+    let value = convert(value, with).map_err(|error| failed(&error))?;
+    serde_json::to_vec(&value).map_err(|error| failed(&error))
+}

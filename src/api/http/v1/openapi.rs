@@ -1,0 +1,113 @@
+//! The OpenAPI document, generated from the operations and from the types of their answers.
+
+use std::collections::BTreeMap;
+
+use schemars::generate::SchemaSettings;
+use serde_json::{Map, Value as Json, json};
+
+use super::operations::{OPERATIONS, Operation, Shape};
+use super::params::{Param, ParamKind};
+
+/// The document.
+pub fn document() -> Json {
+    let mut generator = SchemaSettings::draft2020_12()
+        .with(|settings| settings.definitions_path = "/components/schemas".into())
+        .into_generator();
+    let mut paths: BTreeMap<String, Map<String, Json>> = BTreeMap::new();
+    for operation in OPERATIONS {
+        let answer = match operation.answer {
+            Shape::Typed { schema, .. } | Shape::Events { schema } => {
+                json!({ "application/json": { "schema": schema(&mut generator) } })
+            }
+            Shape::Stream => json!({
+                "text/event-stream": { "schema": { "type": "string" } },
+                "application/x-ndjson": { "schema": { "type": "string" } },
+            }),
+        };
+        let path = paths.entry(format!("/api/v1{}", operation.path)).or_default();
+        path.insert(operation.method.to_ascii_lowercase(), described(operation, &answer));
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": { "title": "saltcellar", "version": env!("CARGO_PKG_VERSION") },
+        "security": [{ "token": [] }],
+        "paths": paths,
+        "components": {
+            "securitySchemes": { "token": { "type": "http", "scheme": "bearer" } },
+            "schemas": generator.take_definitions(true),
+        },
+    })
+}
+
+fn described(operation: &Operation, answer: &Json) -> Json {
+    let of_path = operation.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
+    let mut parameters: Vec<Json> = of_path
+        .map(|name| json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } }))
+        .collect();
+    let mut body = None;
+    if operation.method == "GET" {
+        parameters.extend(operation.params.iter().map(|param| {
+            json!({ "name": param.name, "in": "query", "description": param.doc, "schema": schema(param) })
+        }));
+    } else if !operation.params.is_empty() {
+        let property = |param: &Param| {
+            let described = json!({ "description": param.doc });
+            let schema =
+                [schema(param), described].into_iter().filter_map(|part| part.as_object().cloned()).flatten();
+            (param.name.to_owned(), Json::Object(schema.collect()))
+        };
+        let properties: Map<_, _> = operation.params.iter().map(property).collect();
+        let schema = json!({ "type": "object", "properties": properties, "additionalProperties": false });
+        body = Some(json!({ "content": { "application/json": { "schema": schema } } }));
+    }
+    let described = json!({
+        "summary": operation.doc,
+        "operationId": format!("{}{}", operation.method.to_ascii_lowercase(), operation.path.replace(['/', '{', '}', '-'], "_")),
+        "x-scope": operation.right.name(),
+        "parameters": parameters,
+        "responses": {
+            "200": { "description": "The answer", "content": answer },
+            "default": {
+                "description": "An error: {\"error\": {\"code\": TEXT, \"message\": TEXT}}",
+                "content": { "application/json": { "schema": { "type": "object" } } },
+            },
+        },
+    });
+    let mut described = described.as_object().cloned().unwrap_or_default();
+    described.extend(body.map(|body| ("requestBody".to_owned(), body)));
+    described.into()
+}
+
+fn schema(param: &Param) -> Json {
+    match param.kind {
+        ParamKind::Text | ParamKind::SeqCursor | ParamKind::JidCursor => json!({ "type": "string" }),
+        ParamKind::Count => json!({ "type": "integer", "minimum": 0 }),
+        ParamKind::Flag => json!({ "type": "boolean" }),
+        ParamKind::Time => json!({ "type": ["string", "integer"] }),
+        ParamKind::Json => json!({}),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::call::find;
+
+    #[test]
+    fn every_operation_makes_a_call_with_the_same_right_and_has_a_schema() {
+        let document = document();
+        for operation in OPERATIONS {
+            let call = find(operation.call).unwrap_or_else(|| panic!("{} is not a call", operation.call));
+            assert_eq!(operation.right, call.right, "{} {}", operation.method, operation.path);
+            let method = operation.method.to_ascii_lowercase();
+            let described = &document["paths"][format!("/api/v1{}", operation.path)][&method];
+            assert!(described["responses"]["200"]["content"].is_object(), "{}", operation.path);
+        }
+        // Every reference has its target.
+        let text = document.to_string();
+        for reference in text.split("\"#/components/schemas/").skip(1) {
+            let name = reference.split('"').next().unwrap();
+            assert!(document["components"]["schemas"][name].is_object(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,400 @@
+//! All operations of the API, in one table: routes, parameters and the OpenAPI document follow from it.
+//!
+//! An operation makes one call of the local socket (`api/call/`) and changes only the form of its answer.
+
+use schemars::{Schema, SchemaGenerator};
+use serde_json::Value as Json;
+
+use super::params::ParamKind::{Count, Flag, JidCursor, Json as JsonValue, SeqCursor, Text, Time};
+use super::params::{Param, param};
+use super::types::{
+    Answered, Awaited, Batch, ConsumersPage, DeadLettersPage, Document, EventCount, EventsPage, Existed,
+    Finish, Job, JobsPage, Position, ReactionRow, ReactionsPage, SinksPage, StatesPage, StoreStats, Why,
+};
+use crate::model::Right;
+
+/// An operation.
+#[derive(Clone, Copy)]
+pub(super) struct Operation {
+    pub(super) method: &'static str,
+    /// Below `/api/v1`.
+    pub(super) path: &'static str,
+    pub(super) doc: &'static str,
+    pub(super) right: Right,
+    /// The call that it makes.
+    pub(super) call: &'static str,
+    pub(super) params: &'static [Param],
+    /// The limits of tokens that it applies; a token with another limit is rejected.
+    pub(super) applies: &'static [Limit],
+    pub(super) answer: Shape,
+}
+
+/// What a token can be limited by.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Limit {
+    Minions,
+    Tags,
+    Functions,
+}
+
+/// The form of an answer.
+#[derive(Clone, Copy)]
+pub(super) enum Shape {
+    /// A type of [`super::types`].
+    Typed {
+        convert: fn(Json, &Finish<'_>) -> Result<Json, serde_json::Error>,
+        schema: fn(&mut SchemaGenerator) -> Schema,
+    },
+    /// Events, whose data is written without an intermediate value.
+    Events { schema: fn(&mut SchemaGenerator) -> Schema },
+    /// Events without an end.
+    Stream,
+}
+
+const fn typed<T: Answered>() -> Shape {
+    Shape::Typed { convert: convert::<T>, schema: SchemaGenerator::subschema_for::<T> }
+}
+
+fn convert<T: Answered>(answer: Json, with: &Finish<'_>) -> Result<Json, serde_json::Error> {
+    let mut answer: T = serde_json::from_value(answer)?;
+    answer.finish(with);
+    serde_json::to_value(answer)
+}
+
+const fn get(
+    path: &'static str,
+    doc: &'static str,
+    call: &'static str,
+    params: &'static [Param],
+    answer: Shape,
+) -> Operation {
+    Operation { method: "GET", path, doc, right: Right::Read, call, params, applies: &[], answer }
+}
+
+const fn change(
+    method: &'static str,
+    path: &'static str,
+    doc: &'static str,
+    right: Right,
+    call: &'static str,
+    params: &'static [Param],
+    answer: Shape,
+) -> Operation {
+    Operation { method, path, doc, right, call, params, applies: &[], answer }
+}
+
+const fn limited(operation: Operation, applies: &'static [Limit]) -> Operation {
+    Operation { applies, ..operation }
+}
+
+const ALL: &[Limit] = &[Limit::Minions, Limit::Tags, Limit::Functions];
+
+const LIMIT: Param = param("limit", Count, "Maximum number of rows");
+const SINCE: Param = param("since", Time, "Start of the time range");
+const UNTIL: Param = param("until", Time, "End of the time range");
+const MINION: Param = param("minion", Text, "Only this minion id");
+const MINIONS: Param = param("minion", Text, "Only minions that match this glob");
+const AFTER: Param = param("after", Text, "Only minions after this one: `next` of the previous page");
+const MATCH: Param = param(
+    "match",
+    JsonValue,
+    "Alternatives as in `match` of a sink: [{\"tag\": GLOB, \"fun\": GLOB, ...}, ...]",
+);
+const WHERE: Param =
+    param("where", Text, "Only events for which this expression over `tag` and `data` is true");
+const CURSOR: Param = param("cursor", SeqCursor, "`next` of the previous page");
+const HOLDER: Param =
+    param("holder", Text, "The holder of the consumer; by default the token's name or the user");
+const TO: Param = param("to", Text, "oldest or newest");
+const TIME: Param = param("time", Time, "The first event since this time");
+const SEQ: Param = param("seq", Count, "This sequence number");
+
+/// All operations.
+pub(super) const OPERATIONS: &[Operation] = &[
+    get(
+        "/status",
+        "Show the status of the daemon, its sources and its store",
+        "status",
+        &[],
+        typed::<Document>(),
+    ),
+    get("/store", "Show statistics of the store", "store_stats", &[], typed::<StoreStats>()),
+    limited(
+        get(
+            "/jobs",
+            "List jobs, the latest first",
+            "jobs_list",
+            &[
+                LIMIT,
+                SINCE,
+                UNTIL,
+                MINION,
+                param("fun", Text, "Only functions that match this glob"),
+                param("tgt", Text, "Only targets that match this glob"),
+                param("user", Text, "Only jobs of this user"),
+                param("jid", Text, "Only job ids that begin with this text"),
+                param("result", Text, "Only failed, succeeded, missing or changed jobs"),
+                param("metadata", JsonValue, "Only jobs with this metadata: {KEY: GLOB}"),
+                param("find_job", Flag, "Also jobs of saltutil.find_job"),
+                param("cursor", JidCursor, "`next` of the previous page"),
+            ],
+            typed::<JobsPage>(),
+        ),
+        &[Limit::Functions],
+    ),
+    limited(
+        get(
+            "/jobs/{jid}",
+            "Show a job with its returns",
+            "job_show",
+            &[
+                LIMIT,
+                MINIONS,
+                param("result", Text, "Only failed, succeeded or changed returns"),
+                param("links", Flag, "Search for the job that started this one"),
+                AFTER,
+            ],
+            typed::<Job>(),
+        ),
+        &[Limit::Minions],
+    ),
+    limited(
+        get(
+            "/jobs/{jid}/missing",
+            "List the minions that have not returned a job",
+            "job_show",
+            &[],
+            typed::<Awaited>(),
+        ),
+        &[Limit::Minions],
+    ),
+    limited(
+        get(
+            "/jobs/{jid}/states",
+            "List the states of a job",
+            "job_states",
+            &[
+                LIMIT,
+                MINIONS,
+                param("id", Text, "Only state ids that match this glob"),
+                param("fun", Text, "Only state functions that match this glob"),
+                param("sls", Text, "Only SLS files that match this glob"),
+                param("result", Text, "Only succeeded, failed, none or changed states"),
+                AFTER,
+            ],
+            typed::<StatesPage>(),
+        ),
+        &[Limit::Minions],
+    ),
+    limited(
+        get(
+            "/events",
+            "List events, the latest first",
+            "events_list",
+            &[
+                LIMIT,
+                SINCE,
+                UNTIL,
+                MINION,
+                param("tag", Text, "Only tags that match this glob"),
+                param("jid", Text, "Only events of this job"),
+                MATCH,
+                WHERE,
+                param("newest_first", Flag, "false reverses the rows of the page"),
+                CURSOR,
+            ],
+            Shape::Events { schema: SchemaGenerator::subschema_for::<EventsPage> },
+        ),
+        ALL,
+    ),
+    get(
+        "/events/count",
+        "Count events",
+        "events_count",
+        &[
+            SINCE,
+            UNTIL,
+            MATCH,
+            WHERE,
+            param("from", Count, "Start with this sequence number: `next` of the previous answer"),
+        ],
+        typed::<EventCount>(),
+    ),
+    limited(
+        get(
+            "/events/stream",
+            "Follow events from now on, or from a position: server-sent events, or NDJSON with `Accept: application/x-ndjson`",
+            "events_follow",
+            &[
+                MATCH,
+                WHERE,
+                param("since", Time, "Begin with the first event since this time"),
+                param(
+                    "after",
+                    Text,
+                    "Begin after the event with this id; the header `Last-Event-ID` has the same effect",
+                ),
+            ],
+            Shape::Stream,
+        ),
+        ALL,
+    ),
+    get("/consumers", "List consumers with their lag", "consumers_list", &[], typed::<ConsumersPage>()),
+    get("/consumers/{name}", "Show a consumer", "consumers_list", &[], typed::<ConsumersPage>()),
+    change(
+        "PUT",
+        "/consumers/{name}",
+        "Create a consumer, or change the filter of one; a new one starts with the next event, or at one of `to`, `time`, `seq`",
+        Right::Write,
+        "consumer_create",
+        &[MATCH, WHERE, TO, TIME, SEQ],
+        typed::<Position>(),
+    ),
+    change(
+        "DELETE",
+        "/consumers/{name}",
+        "Delete a consumer",
+        Right::Write,
+        "consumer_delete",
+        &[],
+        typed::<Existed>(),
+    ),
+    change(
+        "POST",
+        "/consumers/{name}/next",
+        "Take the next events; they are delivered again until they are acknowledged",
+        Right::Write,
+        "consumer_next",
+        &[
+            LIMIT,
+            HOLDER,
+            param("bytes", Count, "Bytes of events after which the batch ends"),
+            param("lease_s", Count, "How long the holder keeps the consumer, in seconds"),
+            param("wait_ms", Count, "Wait so long for events, at most 10000"),
+        ],
+        Shape::Events { schema: SchemaGenerator::subschema_for::<Batch> },
+    ),
+    change(
+        "POST",
+        "/consumers/{name}/ack",
+        "Acknowledge all events up to a sequence number",
+        Right::Write,
+        "consumer_ack",
+        &[HOLDER, SEQ],
+        typed::<Position>(),
+    ),
+    change(
+        "POST",
+        "/consumers/{name}/nack",
+        "Report that events could not be processed",
+        Right::Write,
+        "consumer_nack",
+        &[HOLDER, param("error", Text, "The reason")],
+        typed::<Position>(),
+    ),
+    change(
+        "POST",
+        "/consumers/{name}/seek",
+        "Move the cursor to one of `to`, `time`, `seq`",
+        Right::Write,
+        "consumer_seek",
+        &[TO, TIME, SEQ],
+        typed::<Position>(),
+    ),
+    change(
+        "POST",
+        "/consumers/{name}/pause",
+        "Pause a consumer",
+        Right::Write,
+        "consumer_pause",
+        &[],
+        typed::<Position>(),
+    ),
+    change(
+        "POST",
+        "/consumers/{name}/resume",
+        "Resume a consumer",
+        Right::Write,
+        "consumer_resume",
+        &[],
+        typed::<Position>(),
+    ),
+    get("/sinks", "List sinks with their state and lag", "sinks_list", &[], typed::<SinksPage>()),
+    get("/sinks/{name}", "Show a sink", "sinks_list", &[], typed::<SinksPage>()),
+    get(
+        "/sinks/{name}/dead-letters",
+        "List the dead letters of a sink",
+        "sink_dead_letters",
+        &[param("after", Count, "Only after this sequence number: `next` of the previous page")],
+        typed::<DeadLettersPage>(),
+    ),
+    change(
+        "POST",
+        "/sinks/{name}/pause",
+        "Pause a sink",
+        Right::Admin,
+        "sink_pause",
+        &[],
+        typed::<Position>(),
+    ),
+    change(
+        "POST",
+        "/sinks/{name}/resume",
+        "Resume a sink",
+        Right::Admin,
+        "sink_resume",
+        &[],
+        typed::<Position>(),
+    ),
+    change(
+        "POST",
+        "/sinks/{name}/seek",
+        "Move the position to one of `to`, `time`, `seq`",
+        Right::Admin,
+        "sink_seek",
+        &[TO, TIME, SEQ],
+        typed::<Position>(),
+    ),
+    get("/reactor", "Show the reactor and its rules", "reactor_list", &[], typed::<Document>()),
+    get(
+        "/reactor/reactions",
+        "List reactions, the latest first",
+        "reactor_history",
+        &[
+            LIMIT,
+            SINCE,
+            UNTIL,
+            MINION,
+            param("tag", Text, "Only events whose tag matches this glob"),
+            param("state", Text, "Only these states, separated by commas: done, failed, partial, dead, left"),
+            CURSOR,
+        ],
+        typed::<ReactionsPage>(),
+    ),
+    get(
+        "/reactor/reactions/{seq}",
+        "Show a reaction with the results of its calls",
+        "reactor_show",
+        &[],
+        typed::<ReactionRow>(),
+    ),
+    get(
+        "/reactor/why",
+        "Show the rules that match a tag, and its latest reactions",
+        "reactor_why",
+        &[param("tag", Text, "The tag")],
+        typed::<Why>(),
+    ),
+    change(
+        "POST",
+        "/reactor/reactions/{seq}/replay",
+        "Repeat dead-lettered calls",
+        Right::Admin,
+        "reactor_replay",
+        &[
+            param("all", Flag, "Also the calls that were made"),
+            param("render", Flag, "Render the rules anew"),
+        ],
+        typed::<Document>(),
+    ),
+];

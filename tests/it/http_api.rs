@@ -1,0 +1,404 @@
+//! Metrics, hooks, and every operation of the API.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+
+use rmpv::Value;
+use saltcellar::wire::frame::Framing;
+use serde_json::{Value as Json, json};
+
+use crate::events_send::{FakeMaster, connected};
+use crate::harness::{Cellar, map, wait_for};
+use crate::http::{Answer, LISTENER, address, connect, get, local, receive, request, token};
+
+/// Stores events `n` with the tag `test/<n>`.
+fn put(cellar: &Cellar, numbers: std::ops::Range<u64>) {
+    let mut client = cellar.client();
+    for n in numbers {
+        let minion = if n % 2 == 0 { "web1" } else { "db1" };
+        let data = map(vec![("n", n.into()), ("id", minion.into()), ("fun", "state.apply".into())]);
+        let event = map(vec![("tag", format!("salt/job/1/ret/{minion}/{n}").into()), ("data", data)]);
+        client.call("event_return", map(vec![("events", Value::Array(vec![event]))])).unwrap();
+    }
+}
+
+/// Stores a job with one return and one minion missing.
+fn put_job(cellar: &Cellar, jid: &str, fun: &str) {
+    let minions = Value::Array(vec!["web1".into(), "db1".into()]);
+    let load = map(vec![
+        ("fun", fun.into()),
+        ("jid", jid.into()),
+        ("tgt", "*".into()),
+        ("tgt_type", "glob".into()),
+        ("user", "root".into()),
+        ("arg", Value::Array(vec![])),
+    ]);
+    let args = vec![("jid", jid.into()), ("load", load), ("minions", minions)];
+    cellar.ask("save_load", args);
+    let states = map(vec![(
+        "file_|-/a_|-/a_|-managed",
+        map(vec![
+            ("result", true.into()),
+            ("changes", map(vec![("diff", "x".into())])),
+            ("comment", "done".into()),
+            ("name", "/a".into()),
+            ("__id__", "/a".into()),
+            ("__sls__", "web".into()),
+            ("duration", Value::F64(1.5)),
+            ("start_time", "05:47:28.123456".into()),
+            ("__run_num__", 0.into()),
+        ]),
+    )]);
+    let load = map(vec![
+        ("jid", jid.into()),
+        ("id", "web1".into()),
+        ("fun", fun.into()),
+        ("return", states),
+        ("retcode", 0.into()),
+        ("success", true.into()),
+    ]);
+    cellar.ask("returner", vec![("load", load)]);
+}
+
+/// Whether a value fits a schema, in the parts of JSON Schema that the document uses.
+fn check(document: &Json, schema: &Json, value: &Json, at: &str) {
+    if let Some(target) = schema["$ref"].as_str() {
+        let name = target.rsplit('/').next().unwrap();
+        let target = &document["components"]["schemas"][name];
+        assert!(target.is_object(), "{at}: {name} is not described");
+        return check(document, target, value, at);
+    }
+    if let Some(choices) = schema["anyOf"].as_array() {
+        let fits = |choice: &Json| choice["type"] == "null" && value.is_null();
+        if !choices.iter().any(fits) {
+            let other = choices.iter().find(|choice| choice["type"] != "null").unwrap();
+            check(document, other, value, at);
+        }
+        return;
+    }
+    let kinds: Vec<&str> = match &schema["type"] {
+        Json::String(kind) => vec![kind],
+        Json::Array(kinds) => kinds.iter().filter_map(Json::as_str).collect(),
+        _ => return,
+    };
+    let kind = match value {
+        Json::Null => "null",
+        Json::Bool(_) => "boolean",
+        Json::Number(number) if number.is_f64() => "number",
+        Json::Number(_) => "integer",
+        Json::String(_) => "string",
+        Json::Array(_) => "array",
+        Json::Object(_) => "object",
+    };
+    let fits = kinds.contains(&kind) || (kind == "integer" && kinds.contains(&"number"));
+    assert!(fits, "{at}: {kind}, expected {kinds:?}: {value}");
+    if let Some(items) = value.as_array() {
+        for (n, item) in items.iter().enumerate() {
+            check(document, &schema["items"], item, &format!("{at}[{n}]"));
+        }
+    }
+    let (Some(fields), Some(properties)) = (value.as_object(), schema["properties"].as_object()) else {
+        return;
+    };
+    for name in schema["required"].as_array().into_iter().flatten() {
+        assert!(fields.contains_key(name.as_str().unwrap()), "{at}: {name} is missing in {value}");
+    }
+    for (name, field) in fields {
+        let property = properties.get(name).unwrap_or_else(|| panic!("{at}.{name} is not described"));
+        check(document, property, field, &format!("{at}.{name}"));
+    }
+}
+
+fn ok(answer: &Answer) -> Json {
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    answer.json()
+}
+
+#[test]
+fn every_operation_answers_as_the_openapi_document_describes() {
+    let text =
+        format!("{LISTENER}sinks:\n  out: {{encoder: json, transport: {{file: {{path: DIR/out.jsonl}}}}}}\n");
+    let cellar = Cellar::start_configured(&text, &[]);
+    let jid = "20261121054728123456";
+    put_job(&cellar, jid, "state.apply");
+    put(&cellar, 0..5);
+    let document = ok(&local(&cellar, "GET", "/api/v1/openapi.json", b""));
+    let mut operations: Vec<(String, String, Json)> = Vec::new();
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for (method, operation) in methods.as_object().unwrap() {
+            operations.push((method.to_ascii_uppercase(), path.clone(), operation.clone()));
+        }
+    }
+    // Created before it is used, deleted last.
+    operations.sort_by_key(|(method, path, _)| match method.as_str() {
+        "PUT" => 0,
+        "DELETE" => 9,
+        // A seek ends the lease; `ack` follows `next`.
+        _ if path.ends_with("/next") => 1,
+        _ if path.ends_with("/ack") => 2,
+        _ => 3,
+    });
+    assert!(operations.len() > 25, "{}", operations.len());
+    let mut seq = 0;
+    for (method, path, operation) in &operations {
+        let url = path
+            .replace("{jid}", jid)
+            .replace("{name}", if path.contains("/sinks/") { "out" } else { "audit" });
+        let url = url.replace("{seq}", "1");
+        let body = match path.rsplit('/').next().unwrap() {
+            "{name}" if method == "PUT" => json!({ "match": [{ "tag": "salt/*" }], "to": "oldest" }),
+            "next" => json!({ "limit": 2, "holder": "me" }),
+            "ack" => json!({ "seq": seq, "holder": "me" }),
+            "nack" => json!({ "error": "broken", "holder": "me" }),
+            "seek" => json!({ "to": "newest" }),
+            _ => json!({}),
+        };
+        let url = if path.ends_with("/why") { format!("{url}?tag=a") } else { url };
+        if path.ends_with("/stream") {
+            continue;
+        }
+        let answer = local(&cellar, method, &url, body.to_string().as_bytes());
+        // No reactor is configured.
+        if path.contains("/reactor") {
+            assert_eq!(
+                answer.status,
+                if path.ends_with("/reactions") { 200 } else { 409 },
+                "{path}: {}",
+                answer.text()
+            );
+            continue;
+        }
+        let answer = ok(&answer);
+        let schema = &operation["responses"]["200"]["content"]["application/json"]["schema"];
+        check(&document, schema, &answer, &format!("{method} {path}"));
+        if path.ends_with("/next") {
+            assert_eq!(answer["events"].as_array().unwrap().len(), 2);
+            seq = answer["events"][1]["seq"].as_u64().unwrap();
+        }
+    }
+    let job = ok(&local(&cellar, "GET", &format!("/api/v1/jobs/{jid}"), b""));
+    assert_eq!(job["returns"][0]["minion"], "web1");
+    assert!(job["time"].as_str().unwrap().ends_with('Z'), "{job}");
+    let missing = ok(&local(&cellar, "GET", &format!("/api/v1/jobs/{jid}/missing"), b""));
+    assert_eq!(missing["missing"], json!(["db1"]));
+    assert_eq!(local(&cellar, "GET", "/api/v1/jobs/20200101000000000000", b"").status, 404);
+}
+
+#[test]
+fn pages_continue_after_a_restart_and_not_in_another_store() {
+    let mut cellar = Cellar::start_configured(LISTENER, &[]);
+    put(&cellar, 0..5);
+    let first = ok(&local(&cellar, "GET", "/api/v1/events?limit=2", b""));
+    let cursor = first["next"].as_str().unwrap().to_owned();
+    assert!(cellar.terminate());
+    cellar.restart();
+    let second = ok(&local(&cellar, "GET", &format!("/api/v1/events?limit=2&cursor={cursor}"), b""));
+    let numbers = |page: &Json| -> Vec<u64> {
+        page["events"].as_array().unwrap().iter().map(|event| event["data"]["n"].as_u64().unwrap()).collect()
+    };
+    assert_eq!([numbers(&first), numbers(&second)].concat(), [4, 3, 2, 1]);
+    let other = Cellar::start_configured(LISTENER, &[]);
+    let refused = local(&other, "GET", &format!("/api/v1/events?cursor={cursor}"), b"");
+    assert_eq!((refused.status, refused.json()["error"]["code"].as_str()), (409, Some("other_store")));
+    for (query, expected) in [
+        ("where=data.n%20==", "column 10"),
+        ("limt=3", "unknown parameter limt; known: limit"),
+        ("match=%5B%7B%22tagg%22:1%7D%5D", "match[0]"),
+        ("cursor=5", "STORE:POSITION"),
+    ] {
+        let refused = local(&cellar, "GET", &format!("/api/v1/events?{query}"), b"");
+        assert_eq!(refused.status, 400, "{query}: {}", refused.text());
+        assert!(refused.text().contains(expected), "{query}: {}", refused.text());
+    }
+}
+
+#[test]
+fn a_token_reads_what_its_scope_and_limits_allow() {
+    let cellar = Cellar::start_configured(LISTENER, &[]);
+    let address = address(&cellar);
+    put(&cellar, 0..4);
+    put_job(&cellar, "20261121054728123456", "state.apply");
+    put_job(&cellar, "20261121054729123456", "test.ping");
+    let read = token(&cellar, &["reader", "--scope", "read"]);
+    let web = token(&cellar, &["web", "--scope", "read", "--minions", "web*"]);
+    let state = token(&cellar, &["state", "--scope", "write", "--functions", "state.*"]);
+    let denied = request(&address, "PUT", "/api/v1/consumers/a", &read, b"{}");
+    assert_eq!(denied.status, 403);
+    assert!(denied.text().contains("needs the right `write`, token reader has `read`"), "{}", denied.text());
+    let events = ok(&get(&address, "/api/v1/events", &web));
+    let minions: Vec<_> = events["events"].as_array().unwrap().iter().map(|event| &event["minion"]).collect();
+    assert_eq!(minions, ["web1", "web1"], "{events}");
+    let job = ok(&get(&address, "/api/v1/jobs/20261121054728123456", &web));
+    assert_eq!((&job["missing"], &job["load"], &job["minions"]), (&json!([]), &Json::Null, &json!(["web1"])));
+    let jobs = ok(&get(&address, "/api/v1/jobs", &state));
+    assert_eq!(jobs["jobs"].as_array().unwrap().len(), 1, "{jobs}");
+    for (path, token) in [
+        ("/api/v1/jobs", &web),
+        ("/api/v1/status", &web),
+        ("/metrics", &web),
+        ("/api/v1/jobs/20261121054729123456", &state),
+        ("/api/v1/consumers", &state),
+    ] {
+        let denied = get(&address, path, token);
+        assert_eq!(denied.status, 403, "{path}: {}", denied.text());
+        assert!(denied.text().contains("limited"), "{path}: {}", denied.text());
+    }
+    let audit = cellar.log();
+    assert!(audit.contains("token web") && audit.contains("/api/v1/jobs/20261121054728123456"), "{audit}");
+}
+
+#[test]
+fn an_answer_that_did_not_change_is_not_sent_again_and_large_bodies_are_rejected() {
+    let cellar = Cellar::start_configured(LISTENER, &[]);
+    let address = address(&cellar);
+    put(&cellar, 0..2);
+    let admin = token(&cellar, &["a", "--scope", "admin"]);
+    let first = get(&address, "/api/v1/events", &admin);
+    let tag = first.header("etag").unwrap().to_owned();
+    let again = get(&address, "/api/v1/events", &format!("{admin}if-none-match: {tag}\r\n"));
+    assert_eq!((again.status, again.body.len()), (304, 0));
+    put(&cellar, 2..3);
+    assert_eq!(get(&address, "/api/v1/events", &format!("{admin}if-none-match: {tag}\r\n")).status, 200);
+    // A body of 1 GB is rejected by its first 64 KiB.
+    let mut stream = connect(&address);
+    let head = format!(
+        "PUT /api/v1/consumers/a HTTP/1.1\r\nhost: localhost\r\n{admin}content-length: 1000000000\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    let _ = stream.write_all(&vec![b' '; 100_000]);
+    assert_eq!(receive(&mut stream).status, 413);
+    assert_eq!(request(&address, "PUT", "/api/v1/consumers/a", &admin, b"[]").status, 400);
+    assert_eq!(request(&address, "PUT", "/api/v1/consumers/a", &admin, b"{\"wher\": 1}").status, 400);
+}
+
+/// Reads a stream's events until there are `count`.
+fn follow(address: &str, path: &str, headers: &str, count: usize) -> Vec<(String, u64)> {
+    let mut stream = connect(address);
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n").as_bytes()).unwrap();
+    let (mut events, mut id) = (Vec::new(), String::new());
+    for line in BufReader::new(stream).lines() {
+        let line = line.unwrap();
+        if let Some(of) = line.strip_prefix("id: ") {
+            of.clone_into(&mut id);
+        } else if let Some(data) = line.strip_prefix("data: ") {
+            let event: Json = serde_json::from_str(data).unwrap();
+            assert_eq!(event["id"], id.as_str());
+            events.push((id.clone(), event["data"]["n"].as_u64().unwrap()));
+        }
+        if events.len() == count {
+            break;
+        }
+    }
+    events
+}
+
+#[test]
+fn a_stream_resumes_without_a_gap_or_a_duplicate() {
+    let cellar = Cellar::start_configured(LISTENER, &[]);
+    let address = address(&cellar);
+    let read = token(&cellar, &["reader", "--scope", "read"]);
+    put(&cellar, 0..3);
+    let path = "/api/v1/events/stream?since=2020-01-01T00:00:00Z";
+    let first = follow(&address, path, &read, 2);
+    assert_eq!(first.iter().map(|(_, n)| *n).collect::<Vec<_>>(), [0, 1]);
+    let resumed = std::thread::scope(|scope| {
+        let last = format!("{read}last-event-id: {}\r\n", first[1].0);
+        let (address, path) = (address.clone(), path.to_owned());
+        let follower = std::thread::Builder::new()
+            .spawn_scoped(scope, move || follow(&address, &path, &last, 4))
+            .unwrap();
+        put(&cellar, 3..6);
+        follower.join().unwrap()
+    });
+    assert_eq!(resumed.iter().map(|(_, n)| *n).collect::<Vec<_>>(), [2, 3, 4, 5]);
+    let wrong = get(&address, path, &format!("{read}last-event-id: 0000000000000000:5\r\n"));
+    assert_eq!(wrong.status, 409, "{}", wrong.text());
+    assert_eq!(get(&address, "/api/v1/events/stream?where=data.n%20==", &read).status, 400);
+}
+
+#[test]
+fn a_stream_ends_when_the_daemon_stops_and_a_slow_reader_does_not_delay_others() {
+    let mut cellar = Cellar::start_configured(LISTENER, &[]);
+    let address = address(&cellar);
+    let read = token(&cellar, &["reader", "--scope", "read"]);
+    let mut slow = Vec::new();
+    for _ in 0..40 {
+        let mut stream = connect(&address);
+        let path = "/api/v1/events/stream?since=2020-01-01T00:00:00Z";
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n{read}\r\n").as_bytes()).unwrap();
+        slow.push(stream);
+    }
+    put(&cellar, 0..50);
+    assert_eq!(ok(&get(&address, "/api/v1/events?limit=1", &read))["events"][0]["data"]["n"], 49);
+    assert!(cellar.terminate());
+}
+
+#[test]
+fn metrics_count_jobs_returns_and_times_and_name_no_minion_unless_configured() {
+    let cellar = Cellar::start_configured(LISTENER, &[]);
+    let address = address(&cellar);
+    put_job(&cellar, "20261121054728123456", "state.apply");
+    cellar.ask("consumer_create", vec![("name", "audit".into()), ("to", "oldest".into())]);
+    let page = get(&address, "/metrics", "");
+    assert_eq!(page.status, 200);
+    assert!(page.header("content-type").unwrap().starts_with("application/openmetrics-text"));
+    let text = page.text();
+    for line in [
+        "# TYPE saltcellar_entries_stored counter",
+        "saltcellar_jobs_total{function_class=\"state\"} 1",
+        "saltcellar_returns_total{function_class=\"state\",outcome=\"succeeded\",confirmed=\"yes\"} 1",
+        "saltcellar_consumer_lag_entries{consumer=\"audit\"} 2.0",
+        "saltcellar_commit_duration_seconds_bucket{le=\"+Inf\"}",
+        "saltcellar_answer_duration_seconds_count",
+    ] {
+        assert!(text.lines().any(|found| found.starts_with(line)), "{line}: {text}");
+    }
+    assert!(text.ends_with("# EOF\n") && !text.contains("web1") && !text.contains("20261121"), "{text}");
+    let with = Cellar::start_configured("http: {listen: '127.0.0.1:0', minion_metrics: true}\n", &[]);
+    put_job(&with, "20261121054728123456", "state.apply");
+    let text = get(&crate::http::address(&with), "/metrics", "").text();
+    assert!(text.contains("saltcellar_minion_highstate_failed{minion=\"web1\"} 0.0"), "{text}");
+}
+
+#[test]
+fn a_hook_fires_the_event_of_salts_engine_and_a_loop_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let master = FakeMaster::start(dir.path(), Framing::Len32, Framing::Len32);
+    std::fs::write(dir.path().join("c.yaml"), crate::harness::in_dir(LISTENER, dir.path())).unwrap();
+    let mut cellar = Cellar::start_in(dir, &["--config", "DIR/c.yaml", "--bus", "DIR"]);
+    connected(&cellar);
+    let address = address(&cellar);
+    let write = token(&cellar, &["gitlab", "--scope", "write", "--tags", "salt/engines/hook/gitlab/*"]);
+    let headers = format!("{write}content-type: application/json\r\nx-gitlab-event: Push\r\n");
+    let fired = request(&address, "POST", "/hook/gitlab/push", &headers, b"{\"ref\": 1}");
+    assert_eq!(fired.status, 202, "{}", fired.text());
+    let (tag, data) = master.next();
+    assert_eq!(tag, "salt/engines/hook/gitlab/push");
+    assert_eq!(data["body"], Value::Binary(b"{\"ref\": 1}".to_vec()));
+    assert_eq!(data["headers"]["X-Gitlab-Event"].as_str(), Some("Push"));
+    assert!(data["_stamp"].is_str() && !data.to_string().contains("sct_"), "{data}");
+    assert_eq!(request(&address, "POST", "/hook/other", &write, b"").status, 403, "limited by tags");
+    let read = token(&cellar, &["reader", "--scope", "read"]);
+    assert_eq!(request(&address, "POST", "/hook/gitlab/a", &read, b"").status, 403);
+    assert_eq!(request(&address, "POST", "/hook/gitlab/a", "", b"").status, 401);
+    assert_eq!(request(&address, "POST", "/hook/gitlab/a", &write, &vec![b'x'; 2_000_000]).status, 413);
+    let looped = request(&address, "POST", "/hook/gitlab/a", &format!("{write}saltcellar-hops: 4\r\n"), b"");
+    assert_eq!((looped.status, cellar.counter("hook_loops")), (508, 1), "{}", looped.text());
+    // A sink that delivers to the hook itself: each event passes through the hook four times.
+    let text = format!(
+        "http: {{listen: '{address}', unix: DIR/http.sock}}\nsinks:\n  back:\n    match: [{{tag: 'salt/engines/hook/gitlab/loop'}}]\n    encoder: json\n    \
+         transport: {{http: {{url: 'http://{address}/hook/gitlab/loop', headers: {{authorization: '{}'}}}}}}\n",
+        write.trim().strip_prefix("authorization: ").unwrap()
+    );
+    assert!(cellar.terminate());
+    std::fs::write(cellar.dir.path().join("c.yaml"), crate::harness::in_dir(&text, cellar.dir.path()))
+        .unwrap();
+    cellar.restart();
+    connected(&cellar);
+    wait_for("the listener", || (crate::http::address(&cellar) == address).then_some(()));
+    assert_eq!(request(&address, "POST", "/hook/gitlab/loop", &write, b"").status, 202);
+    wait_for("the end of the loop", || (cellar.counter("hook_loops") > 0).then_some(()));
+    let hops: Vec<_> =
+        (0..4).map(|_| master.next().1["headers"]["Saltcellar-Hops"].as_str().map(str::to_owned)).collect();
+    assert_eq!(hops, [None, Some("1".to_owned()), Some("2".to_owned()), Some("3".to_owned())]);
+    assert_eq!(cellar.counter("hook_events"), 4);
+}
