@@ -136,7 +136,7 @@ impl Tokens {
         Self { path, state: Mutex::new(state) }
     }
 
-    /// Whether there is none.
+    /// Whether no token exists.
     pub fn is_empty(&self) -> bool {
         self.state.lock().tokens.is_empty()
     }
