@@ -42,6 +42,10 @@ fn callers_get_errors_while_the_disk_is_full() {
     assert!(cellar.counter("entries_failed") >= 5);
     check(&cellar, 0..20);
     cellar.plan_disk("");
+    // The status measures the free space.
+    wait_for("room", || {
+        (cellar.ask("store_stats", vec![])["space"]["state"] == "ample".into()).then_some(())
+    });
     (20..30).for_each(|n| drop(put(&cellar, n).unwrap()));
     check(&cellar, 0..30);
     cellar.kill();

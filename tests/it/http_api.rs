@@ -226,7 +226,7 @@ fn a_token_reads_what_its_scope_and_limits_allow() {
     assert!(denied.text().contains("needs the right `write`, token reader has `read`"), "{}", denied.text());
     let events = ok(&get(&address, "/api/v1/events", &web));
     let minions: Vec<_> = events["events"].as_array().unwrap().iter().map(|event| &event["minion"]).collect();
-    assert_eq!(minions, ["web1", "web1"], "{events}");
+    assert_eq!(minions, ["web1/2", "web1/0"], "{events}");
     let job = ok(&get(&address, "/api/v1/jobs/20261121054728123456", &web));
     assert_eq!((&job["missing"], &job["load"], &job["minions"]), (&json!([]), &Json::Null, &json!(["web1"])));
     let jobs = ok(&get(&address, "/api/v1/jobs", &state));

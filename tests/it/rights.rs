@@ -19,7 +19,7 @@ const NOBODY: u32 = 65534;
 const MASTER: u32 = 54_321;
 
 /// Calls that change retention or Salt's behaviour.
-const ADMIN: [&str; 16] = [
+const ADMIN: [&str; 19] = [
     "save_reg",
     "zeromq_events",
     "zeromq_ignored",
@@ -29,6 +29,9 @@ const ADMIN: [&str; 16] = [
     "store_hold",
     "reactor_replay",
     "reactor_lease",
+    "token_create",
+    "token_list",
+    "token_revoke",
     "consumer_pin",
     "sink_test",
     "sink_pause",
