@@ -57,7 +57,7 @@ def test_prometheus_scrapes_every_metric_and_evaluates_rules_and_panels(daemon, 
         stderr=open(log, "w"),
     )
     try:
-        found = wait_for("the address of Prometheus", lambda: re.search(r"address=(127\.0\.0\.1:\d+)", log.read_text()))
+        found = wait_for("the address of Prometheus", lambda: re.search(r"address=(127\.0\.0\.1:[1-9]\d+)", log.read_text()))
         address = found[1]
         wait_for("a scrape", lambda: scraped(address))
         names = {line.split(" ")[2] for line in page.splitlines() if line.startswith("# TYPE")}
