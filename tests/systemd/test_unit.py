@@ -48,8 +48,10 @@ def test_sinks_write_to_the_log_directory_to_syslog_and_to_the_journal(daemon):
         "journal": {"match": match, "encoder": "json", "transport": {"journald": {"identifier": "saltentry"}}},
         "outside": {"match": match, "encoder": "json", "transport": {"file": {"path": "/var/log/events.jsonl"}}},
     })
-    # More than a datagram holds.
-    daemon.fire("sandbox/one", json.dumps({"n": 1, "text": "x" * 300_000}))
+    # More than a datagram holds, and than one argument.
+    daemon.host.write("/root/large.json", json.dumps({"n": 1, "text": "x" * 300_000}))
+    daemon.wait_for_bus()
+    daemon.sh("saltcellar events send sandbox/one - < /root/large.json")
 
     def delivered():
         rows = {row["name"]: row for row in daemon.json("sinks", "list")["sinks"]}
@@ -65,7 +67,7 @@ def test_sinks_write_to_the_log_directory_to_syslog_and_to_the_journal(daemon):
     # Over its limit of a datagram, which syslog has no way around.
     assert delivered()["syslog"]["dead_letters"] == 1
     daemon.fire("sandbox/two")
-    eventually("the message", lambda: "sandbox/two" in daemon.sh("journalctl --sync; journalctl -o cat -t saltevent", check=False).stdout)
+    eventually("the message", lambda: "sandbox/two" in daemon.sh("journalctl --sync; journalctl -o cat _TRANSPORT=syslog", check=False).stdout)
     outside = daemon.json("sinks", "show", "outside")
     assert "Read-only file system" in outside["error"]["message"], outside
 
