@@ -496,7 +496,7 @@ mod tests {
 
     #[test]
     fn entries_that_salt_requires_are_never_dropped() {
-        let (policy, _) = policy(&[of_all("all", Action::Drop)], &[]);
+        let (policy, _) = policy(&[FilterRule::of_all("all", Action::Drop)], &[]);
         let entry = read_event(b"t", b"\x80", Source::Returner, NOW).entry;
         for (kind, passed) in [
             (Kind::Load, true),

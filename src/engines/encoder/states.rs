@@ -7,7 +7,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::{BoxedEncoder, EncodeError, Encoder, bytes_of};
 use crate::engines::event::Event;
-use crate::engines::kind::{Kind, options};
+use crate::engines::settings::kind::{Kind, options};
 
 pub(super) const KIND: Kind<BoxedEncoder> = Kind {
     name: "states",
