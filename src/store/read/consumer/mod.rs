@@ -214,6 +214,13 @@ impl Store {
         Ok(position.min(durable))
     }
 
+    /// The gap record for a reader without a consumer that continues at `asked`, if the log begins at `from`, behind it.
+    pub fn gap_before(&self, asked: SeqNo, from: SeqNo) -> Option<StoredEntry> {
+        let entries = from.0.checked_sub(asked.0.max(SeqNo::FIRST.0)).filter(|entries| *entries > 0)?;
+        let lost = LostEntries { first: asked.max(SeqNo::FIRST), last: SeqNo(from.0 - 1), entries };
+        Some(gap_record(None, lost, self.0.clock.now()))
+    }
+
     /// Moves the cursor; events from there on are delivered, again if need be. Batches taken before cannot be acknowledged any more.
     pub fn seek_consumer(&self, name: &str, start: Start) -> Result<ConsumerRecord, StoreError> {
         let cursor = self.position(start)?;
@@ -277,7 +284,7 @@ impl Store {
         }
         if let Some(lost) = consumer.record.lost.filter(|lost| lost.first < batch.next) {
             let at = batch.events.partition_point(|event| event.seq < lost.first);
-            batch.events.insert(at, gap_record(name, lost, self.0.clock.now()));
+            batch.events.insert(at, gap_record(Some(name), lost, self.0.clock.now()));
             consumer.lost_reported = true;
         }
         let too_costly = found.too_costly;

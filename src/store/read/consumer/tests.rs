@@ -209,6 +209,38 @@ fn retention_that_overtakes_a_consumer_leaves_a_gap_record() {
 }
 
 #[test]
+fn a_gap_is_on_disk_before_its_segment_is_dropped() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = Rig::open_with(&with(dir.path(), &[jobs(FOREVER), events(FOREVER)]));
+    rig.store.create_consumer("audit", EntryFilter::default(), Start::Oldest).unwrap();
+    fill(&rig, 0..600);
+    let segments = rig.store.0.all_segments();
+    let segment = segments.iter().find(|segment| segment.totals().entries > 0).unwrap();
+    let noted = rig.store.0.note_lost(segment);
+    // The file as a daemon finds it that is killed now.
+    let path = dir.path().join("CONSUMERS");
+    let killed = std::fs::read_to_string(&path).unwrap();
+    assert!(killed.lines().last().unwrap().contains("\"lost\":{"), "{killed}");
+    rig.store.0.settle_lost(noted, false);
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(!text.lines().last().unwrap().contains("\"lost\""), "{text}");
+    rig.close();
+}
+
+#[test]
+fn a_reader_that_continues_before_the_oldest_entry_gets_a_gap_record() {
+    let dir = tempfile::tempdir().unwrap();
+    let (rig, _) = rig(dir.path(), "{}");
+    let gap = rig.store.gap_before(SeqNo(3), SeqNo(10)).unwrap();
+    assert_eq!((gap.seq, gap.tag.as_slice()), (SeqNo(3), &b"saltcellar/gap/retention"[..]));
+    let body = rmpv::decode::read_value(&mut gap.body.as_slice()).unwrap();
+    assert_eq!((body["last"].as_u64(), body["lost"].as_u64()), (Some(9), Some(7)));
+    assert!(rig.store.gap_before(SeqNo(10), SeqNo(10)).is_none());
+    assert!(rig.store.gap_before(SeqNo(0), SeqNo::FIRST).is_none());
+    rig.close();
+}
+
+#[test]
 fn a_segment_that_is_not_dropped_leaves_no_gap() {
     let dir = tempfile::tempdir().unwrap();
     let keep = Keep { entries: Some(40), ..FOREVER };
