@@ -282,6 +282,19 @@ fn a_tail_joins_history_and_live_events_without_gap_or_duplicate() {
 }
 
 #[test]
+fn a_tail_continues_at_its_position_after_the_daemon_was_killed() {
+    let mut cellar = Cellar::start();
+    put(&cellar, 0..3);
+    let tail = tail(&cellar, &["--since", "1h"]);
+    let next = || saltcellar::testkit::receive(&tail.lines)["data"]["n"].as_u64().unwrap();
+    assert_eq!([next(), next(), next()], [0, 1, 2]);
+    cellar.kill();
+    cellar.restart();
+    put(&cellar, 3..6);
+    assert_eq!([next(), next(), next()], [3, 4, 5]);
+}
+
+#[test]
 fn events_of_a_bus_reach_a_tail() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("bus")).unwrap();

@@ -304,7 +304,13 @@ pub(super) fn delete(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
 pub(super) fn follow(ctx: &Ctx, args: &Args<'_>, _: Caller) -> Result<Poll, CallError> {
     let FollowArgs { filter, start, limit, wait_ms } = typed(args)?;
     let filter = filter.filter()?;
-    let mut from = ctx.store.position(start.start()?.unwrap_or(Start::Newest)).map_err(failed)?;
+    let start = start.start()?.unwrap_or(Start::Newest);
+    let mut from = ctx.store.position(start).map_err(failed)?;
+    // The caller continues at its own position.
+    let mut gap = match start {
+        Start::Seq(seq) => ctx.store.gap_before(seq, from),
+        _ => None,
+    };
     let limit = limit.unwrap_or(CONSUMER_BATCH_EVENTS).clamp(1, LIST_ROWS_MAX);
     Ok(Poll::new(wait_ms, FOLLOW_GATHER, move |ctx, is_last| {
         let store = &ctx.store;
@@ -314,12 +320,13 @@ pub(super) fn follow(ctx: &Ctx, args: &Args<'_>, _: Caller) -> Result<Poll, Call
             ctx.metrics.filters_too_costly.add(1);
             return Err(CallError::Refused(format!("event {seq}: {error}")));
         }
-        if found.events.is_empty() && !is_last {
+        if found.events.is_empty() && gap.is_none() && !is_last {
             return Ok(if found.is_end { Attempt::After(from) } else { Attempt::Again });
         }
+        let events: Vec<_> = gap.take().into_iter().chain(found.events).collect();
         let mut w = Writer::new();
         w.map(3);
-        write_events(ctx, &mut w, &found.events);
+        write_events(ctx, &mut w, &events);
         w.str("next").uint(from.0).str("more").bool(!found.is_end);
         Ok(Attempt::Done(w.into_bytes()))
     }))
