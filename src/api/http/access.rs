@@ -139,7 +139,7 @@ pub(super) fn authenticate(
 ) -> Result<Option<Access>, HttpError> {
     let is_loopback = match peer {
         Peer::Unix { uid } => {
-            let caller = Caller { uid };
+            let caller = Caller { uid, pid: None };
             let right = rights.of(caller);
             return Ok(Some(Access {
                 name: peer.to_string(),
@@ -166,7 +166,7 @@ pub(super) fn authenticate(
                     name: format!("token {}", token.name),
                     right: token.scope.into(),
                     limits: token.limits,
-                    caller: Caller { uid: None },
+                    caller: Caller::default(),
                 })),
                 None => unauthenticated("the token is not valid: unknown or revoked"),
             }

@@ -13,8 +13,8 @@ mod lost;
 mod record;
 
 pub use record::{
-    BatchLimits, ConsumerBatch, ConsumerFailure, ConsumerRecord, ConsumerStatus, LostEntries, Start,
-    is_consumer_name,
+    BatchLimits, ConsumerBatch, ConsumerFailure, ConsumerRecord, ConsumerStatus, HolderProcess, LostEntries,
+    Start, is_consumer_name,
 };
 
 use std::collections::BTreeMap;
@@ -263,7 +263,9 @@ impl Store {
             let consumer = state.of(name)?;
             consumer.check_lease(holder, now)?;
             let until = now + lease.min(CONSUMER_LEASE_MAX);
-            consumer.lease = Some(Lease { holder: holder.to_owned(), until });
+            let before = consumer.lease.take().filter(|lease| lease.holder == holder);
+            let process = before.and_then(|lease| lease.process);
+            consumer.lease = Some(Lease { holder: holder.to_owned(), until, process });
             consumer.moved = false;
             if consumer.record.paused {
                 let next = consumer.record.cursor;
@@ -355,6 +357,15 @@ impl Store {
         state.change(name, false, |record| record.error = Some(ConsumerFailure { at, message }))
     }
 
+    /// Makes a holder's lease end with a process.
+    pub fn bind_lease(&self, name: &str, holder: &str, process: HolderProcess) -> Result<(), StoreError> {
+        let mut state = self.0.consumers.0.lock();
+        if let Some(lease) = state.of(name)?.lease.as_mut().filter(|lease| lease.holder == holder) {
+            lease.process = Some(process);
+        }
+        Ok(())
+    }
+
     /// Ends a holder's lease; others may take the consumer at once.
     pub fn release_consumer(&self, name: &str, holder: &str) -> Result<(), StoreError> {
         let mut state = self.0.consumers.0.lock();
@@ -373,7 +384,7 @@ impl Store {
         let now = self.0.clock.monotonic();
         let known: Vec<_> = {
             let state = self.0.consumers.0.lock();
-            let left = |lease: &Lease| Some((lease.holder.clone(), lease.until.checked_sub(now)?));
+            let left = |lease: &Lease| lease.is_held(now).then(|| (lease.holder.clone(), lease.until - now));
             let of = |consumer: &Consumer| (consumer.record.clone(), consumer.lease.as_ref().and_then(left));
             state.list.values().map(of).collect()
         };
@@ -408,7 +419,7 @@ impl Store {
 impl Consumer {
     /// Fails if another holder has the lease.
     fn check_lease(&self, holder: &str, now: Duration) -> Result<(), StoreError> {
-        let Some(lease) = self.lease.as_ref().filter(|lease| lease.until > now && lease.holder != holder)
+        let Some(lease) = self.lease.as_ref().filter(|lease| lease.holder != holder && lease.is_held(now))
         else {
             return Ok(());
         };

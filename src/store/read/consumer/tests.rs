@@ -153,6 +153,26 @@ fn a_consumer_is_moved_paused_and_deleted() {
     store.close();
 }
 
+#[test]
+fn a_lease_ends_with_the_process_that_it_is_bound_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = rig(dir.path(), "{}");
+    store.put_each(0..3);
+    let mut child = std::process::Command::new("/bin/sleep").arg("1000").spawn().unwrap();
+    assert_eq!(take(&store, 1), [1]);
+    store.store.bind_lease("audit", "me", HolderProcess::find(child.id()).unwrap()).unwrap();
+    let other = || store.store.next_batch("audit", "other", LEASE, ALL).map(|batch| batch.events.len());
+    assert!(other().is_err());
+    assert_eq!(take(&store, 1), [1], "a renewal keeps the process");
+    assert!(other().is_err());
+    child.kill().unwrap();
+    // Also before its parent collects it.
+    crate::testkit::wait_for("the end of the lease", || other().ok());
+    child.wait().unwrap();
+    assert!(HolderProcess::find(std::process::id()).is_some() && HolderProcess::find(0).is_none());
+    store.close();
+}
+
 /// A store that keeps only some 40 events, whose consumer has processed three of 600.
 fn overtaken(dir: &Path, pin: bool, limits: Limits) -> (Rig, Vec<PlannedDrop>) {
     let keep = Keep { entries: Some(40), ..FOREVER };
