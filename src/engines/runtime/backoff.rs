@@ -44,7 +44,7 @@ impl Backoff {
 #[derive(Debug)]
 pub(in crate::engines) struct Throttle {
     rate: Rate,
-    /// When the items so far would have passed evenly, by the monotonic clock.
+    /// One period after the time when the items so far would have passed evenly, by the monotonic clock.
     next: Duration,
 }
 
@@ -56,10 +56,8 @@ impl Throttle {
     /// The pause before this many items.
     pub(in crate::engines) fn pause(&mut self, now: Duration, items: usize) -> Duration {
         let items = u32::try_from(items).unwrap_or(u32::MAX);
-        let earliest = now.saturating_sub(self.rate.per);
-        let after = self.next.max(earliest) + self.rate.per.saturating_mul(items) / self.rate.times.max(1);
-        self.next = after;
-        after.saturating_sub(now)
+        self.next = self.next.max(now) + self.rate.per.saturating_mul(items) / self.rate.times.max(1);
+        self.next.saturating_sub(now + self.rate.per)
     }
 }
 
@@ -93,5 +91,8 @@ mod tests {
         assert_eq!(throttle.pause(now, 1), SECOND);
         assert_eq!(throttle.pause(now + SECOND, 2), 2 * SECOND);
         assert_eq!(throttle.pause(now + 60 * SECOND, 10), Duration::ZERO);
+        // Right after the start of the process.
+        let mut throttle = Throttle::new(Rate::parse("10/10s").unwrap());
+        assert_eq!([throttle.pause(SECOND, 10), throttle.pause(SECOND, 1)], [Duration::ZERO, SECOND]);
     }
 }
