@@ -230,6 +230,7 @@ mod tests {
                 "  free_bytes_low: auto  # default",
                 "  free_bytes_min: auto  # default",
                 "  pin_bytes_max: 10GiB  # default",
+                "scripts: {}  # default",
                 "sinks: {}  # default",
             ]
         );
