@@ -14,7 +14,8 @@
 //! # Invariant
 //!
 //! A feed's position passes an event only after the destination has accepted each of its items, or their dead letters are durable. So every
-//! matching event is delivered at least once. Engines only read the log: none of them delays a writer or another engine. A script writes to Salt's bus only, at a limited rate.
+//! matching event is delivered at least once. Engines only read the log: none of them delays a writer or another engine. A script
+//! writes to Salt's bus only, at a limited rate.
 
 pub mod dead_letters;
 pub mod encoder;

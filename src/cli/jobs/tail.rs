@@ -17,6 +17,7 @@ use crate::cli::format::nested::nested;
 use crate::cli::format::output::{Format, Output, show, show_rows};
 use crate::cli::format::table::{Column, Table};
 use crate::cli::format::when::{TimeRange, When, short, title};
+use crate::cli::print_error;
 
 pub(in crate::cli) const EXAMPLES: &str = "\
 Prints each event once, in order: first those since --since, then new ones as they are stored. JSON includes each event's data. \
@@ -119,7 +120,7 @@ fn reconnected(global: &Global) -> anyhow::Result<Client> {
         match ask::connect(global) {
             Err(error) if error.is::<NoDaemon>() => {
                 if !std::mem::replace(&mut is_reported, true) {
-                    eprintln!("{error:#}; waiting for it");
+                    print_error(&format!("{error:#}; waiting for it"));
                 }
             }
             result => return result,

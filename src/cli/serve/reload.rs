@@ -23,9 +23,7 @@ pub(super) fn reload(running: &Config, reactor: Option<&Reloader>, engines: &Eng
             }
             match script::of_config(&new) {
                 Ok(settings) => scripts.apply(settings),
-                Err(error) => {
-                    tracing::error!(%error, "changed scripts are invalid, keeping the previous ones")
-                }
+                Err(error) => tracing::error!(%error, "changed scripts are invalid, keeping the old ones"),
             }
             if !changed.is_empty() {
                 let keys = changed.join(", ");

@@ -24,7 +24,11 @@ pub(in crate::engines) fn options<T: DeserializeOwned>(options: &Json) -> Result
 }
 
 /// Builds what the value of `key` names: `name`, or a mapping of the name to its options.
-pub(in crate::engines) fn build<T>(key: &str, value: &Json, kinds: &[Kind<T>]) -> Result<(&'static str, T), Invalid> {
+pub(in crate::engines) fn build<T>(
+    key: &str,
+    value: &Json,
+    kinds: &[Kind<T>],
+) -> Result<(&'static str, T), Invalid> {
     let names = || kinds.iter().map(|kind| kind.name).collect::<Vec<_>>().join(", ");
     let (name, given) = match value {
         Json::String(name) => (name.as_str(), &Json::Null),
