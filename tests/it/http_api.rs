@@ -119,6 +119,7 @@ fn every_operation_answers_as_the_openapi_document_describes() {
         format!("{LISTENER}sinks:\n  out: {{encoder: json, transport: {{file: {{path: DIR/out.jsonl}}}}}}\n");
     let cellar = Cellar::start_configured(&text, &[]);
     let jid = "20261121054728123456";
+    put_job(&cellar, "20261121054528123456", "state.apply");
     put_job(&cellar, jid, "state.apply");
     put(&cellar, 0..5);
     let document = ok(&local(&cellar, "GET", "/api/v1/openapi.json", b""));
@@ -143,7 +144,7 @@ fn every_operation_answers_as_the_openapi_document_describes() {
         let url = path
             .replace("{jid}", jid)
             .replace("{name}", if path.contains("/sinks/") { "out" } else { "audit" });
-        let url = url.replace("{seq}", "1");
+        let url = url.replace("{seq}", "1").replace("{minion}", "web1");
         let body = match path.rsplit('/').next().unwrap() {
             "{name}" if method == "PUT" => json!({ "match": [{ "tag": "salt/*" }], "to": "oldest" }),
             "next" => json!({ "limit": 2, "holder": "me" }),
@@ -180,7 +181,16 @@ fn every_operation_answers_as_the_openapi_document_describes() {
     assert!(job["time"].as_str().unwrap().ends_with('Z'), "{job}");
     let missing = ok(&local(&cellar, "GET", &format!("/api/v1/jobs/{jid}/missing"), b""));
     assert_eq!(missing["missing"], json!(["db1"]));
-    assert_eq!(local(&cellar, "GET", "/api/v1/jobs/20200101000000000000", b"").status, 404);
+    let diff = ok(&local(&cellar, "GET", &format!("/api/v1/jobs/{jid}/diff"), b""));
+    assert_eq!((&diff["a"]["jid"], &diff["same"]), (&json!("20261121054528123456"), &json!(1)), "{diff}");
+    let minions = ok(&local(&cellar, "GET", "/api/v1/minions?limit=1", b""));
+    assert_eq!((&minions["minions"][0]["id"], &minions["next"]), (&json!("db1"), &json!("db1")), "{minions}");
+    let minion = ok(&local(&cellar, "GET", "/api/v1/minions/web1", b""));
+    assert_eq!(minion["highstate"]["states"], json!({"total": 1, "failed": 0, "changed": 1}), "{minion}");
+    assert_eq!(minion["last"]["time"], "2026-11-21T05:47:28.123456Z");
+    for path in ["/api/v1/jobs/20200101000000000000", "/api/v1/minions/web9"] {
+        assert_eq!(local(&cellar, "GET", path, b"").status, 404, "{path}");
+    }
 }
 
 #[test]
@@ -229,11 +239,18 @@ fn a_token_reads_what_its_scope_and_limits_allow() {
     assert_eq!(minions, ["web1/2", "web1/0"], "{events}");
     let job = ok(&get(&address, "/api/v1/jobs/20261121054728123456", &web));
     assert_eq!((&job["missing"], &job["load"], &job["minions"]), (&json!([]), &Json::Null, &json!(["web1"])));
+    let minions = ok(&get(&address, "/api/v1/minions", &web));
+    assert_eq!(minions["minions"].as_array().unwrap().len(), 1, "{minions}");
+    let diff = ok(&get(&address, "/api/v1/jobs/20261121054729123456/diff?with=20261121054728123456", &web));
+    assert_eq!(diff["b"]["tgt"], Json::Null, "{diff}");
+    ok(&get(&address, "/api/v1/minions/web1", &web));
     let jobs = ok(&get(&address, "/api/v1/jobs", &state));
     assert_eq!(jobs["jobs"].as_array().unwrap().len(), 1, "{jobs}");
     for (path, token) in [
         ("/api/v1/jobs", &web),
         ("/api/v1/status", &web),
+        ("/api/v1/minions/db1", &web),
+        ("/api/v1/minions", &state),
         ("/metrics", &web),
         ("/api/v1/jobs/20261121054729123456", &state),
         ("/api/v1/consumers", &state),
