@@ -132,3 +132,6 @@ mod http;
 
 /// The API of the HTTP listener, hooks and metrics.
 mod http_api;
+
+/// The web page.
+mod http_page;

@@ -51,3 +51,15 @@ pub const HTTP_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Age of the appender's last sign of life from which the daemon is not healthy. It iterates at least once a second.
 pub const HEALTH_STUCK: Duration = Duration::from_secs(10);
+
+/// Values of an event, or of a return, that a tree on the page shows.
+pub const PAGE_TREE_NODES_MAX: usize = 5000;
+
+/// Characters of a value in one line of the page.
+pub const PAGE_TEXT_MAX: usize = 200;
+
+/// Rows of a list on the page, unless its address has a `limit`.
+pub const PAGE_ROWS: usize = 50;
+
+/// Rows of a list on the overview.
+pub const PAGE_OVERVIEW_ROWS: usize = 8;
