@@ -125,7 +125,10 @@ async fn replay(
     match v1::ask(&server, &access, operation, &path, Vec::new()).await {
         Ok(answer) => {
             let seq = path.first().map(|(_, seq)| seq.as_str()).unwrap_or_default();
-            see_other(&format!("/reactor/reactions/{seq}?replayed={}", answer["count"]))
+            see_other(&format!(
+                "/reactor/reactions/{seq}?replayed={}",
+                answer.get("count").unwrap_or(&Json::Null)
+            ))
         }
         Err(error) => Frame::of(&access, peer).failed(error),
     }

@@ -1,5 +1,7 @@
 //! The views, and the operations of the API that each makes.
 
+#![expect(clippy::indexing_slicing, reason = "reading a JSON value by name yields null where it is absent")]
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -190,7 +192,7 @@ async fn overview(ask: &Ask<'_>) -> Result<Json, HttpError> {
         ask.part("/minions", &all),
     );
     let mut attention = 0;
-    if let Some(rows) = minions["minions"].as_array_mut() {
+    if let Some(rows) = minions.get_mut("minions").and_then(Json::as_array_mut) {
         rows.retain(|row| row["highstate"]["failed"] == true || row["missing"].as_u64().unwrap_or(0) > 0);
         attention = rows.len();
         rows.truncate(PAGE_OVERVIEW_ROWS);
@@ -213,7 +215,7 @@ async fn job(ask: &Ask<'_>) -> Result<Json, HttpError> {
     }
     let start = micros(&job["time"]);
     let span = job["duration_us"].as_i64().unwrap_or(0).max(1);
-    for answer in job["returns"].as_array_mut().into_iter().flatten() {
+    for answer in job.get_mut("returns").and_then(Json::as_array_mut).into_iter().flatten() {
         let minion = answer["minion"].as_str().unwrap_or_default().to_owned();
         let after = micros(&answer["time"]).zip(start).map(|(at, start)| at.saturating_sub(start));
         // In thousandths of the span.
