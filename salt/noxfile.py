@@ -1,12 +1,14 @@
 """Sessions of the extension: ``nox -s tests``, ``nox -s docs``, ``nox -s changelog -- VERSION``."""
 
+import shutil
+
 import nox
 
 nox.options.sessions = ["tests"]
 nox.options.error_on_missing_interpreters = False
 
-#: A release of Salt and the Python of its packages.
-RELEASES = [("3006", "3.11"), ("3007", "3.10"), ("3008", "3.14")]
+#: A release of Salt and the Python of its packages; for 3008 the newest before it where that is missing.
+RELEASES = [("3006", "3.11"), ("3007", "3.10"), ("3008", "3.14" if shutil.which("python3.14") else "3.13")]
 
 
 @nox.session

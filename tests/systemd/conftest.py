@@ -22,7 +22,7 @@ MASTER = {
     **salted.MASTER, "master_job_cache": "saltcellar", "engines": ["saltcellar-reactor"], "fileserver_backend": ["roots", "minionfs"],
     "file_recv": True,
     "reactor": [
-        {"job/*": ["/srv/reactor/job.sls"]}, {"slow/*": ["/srv/reactor/slow.sls"]},
+        {"job/*": ["/srv/reactor/job.sls"]}, {"slow/*": ["/srv/reactor/slow.sls"]}, {"eat/*": ["/srv/reactor/eat.sls"]},
         {"pushed/*": ["salt://web1/srv/pushed.sls"]}, {"probe/*": ["/srv/reactor/probe.sls"]},
     ],
 }
@@ -244,9 +244,20 @@ say:
 import pathlib, time
 
 def run():
-    started = pathlib.Path('/var/cache/salt/started')
-    started.touch()
-    time.sleep(data.get('seconds', 3))
+    cache = pathlib.Path('/var/cache/salt')
+    (cache / 'started').touch()
+    while not (cache / 'finish').exists():
+        time.sleep(0.1)
+    return {'say': {'local.test.arg': [{'tgt': 'web1'}, {'arg': [tag]}]}}
+""",
+    "eat.sls": """#!py
+import os
+
+def run():
+    ate = '/var/cache/salt/ate'
+    if not os.path.exists(ate):
+        open(ate, 'w').close()
+        held = [b'x' * (1 << 20) for _ in range(4096)]
     return {'say': {'local.test.arg': [{'tgt': 'web1'}, {'arg': [tag]}]}}
 """,
     "own.sls": """

@@ -43,17 +43,20 @@ def let_users_read_python(host):
 
 
 class Salted(Machine):
-    """A machine before saltcellar: `packages` is a directory of packages, Salt has no extension, and its files can be changed."""
+    """A machine before saltcellar: `packages` is a directory of packages, Salt has no extension, and its files can be changed.
+
+    `prefixes` are environments of Salt's releases: the first is installed.
+    """
 
     program = "saltcellar"
 
-    def __init__(self, packages):
-        super().__init__({"/src": REPO, f"{SALT}.lower": sys.prefix, "/packages": packages})
+    def __init__(self, packages, prefixes=(sys.prefix,)):
+        super().__init__({"/src": REPO, "/packages": packages, **{f"{SALT}.{number}": prefix for number, prefix in enumerate(prefixes)}})
+        self.changes = 0
         try:
-            self.sh(f"""
-                mkdir -p {SALT} /run/salt-upper /run/salt-work
-                mount -t overlay overlay -o lowerdir={SALT}.lower,upperdir=/run/salt-upper,workdir=/run/salt-work {SALT}
-                rm -rf {SALT}/lib/python*/site-packages/saltext*
+            self.sh(f"mkdir -p {SALT}")
+            self.install_salt(0)
+            self.sh("""
                 # Images of containers leave out manual pages and documents. An index of all manual pages takes ten seconds.
                 rm -f /etc/dpkg/dpkg.cfg.d/* /var/lib/man-db/auto-update
             """)
@@ -61,13 +64,47 @@ class Salted(Machine):
             self.stop()
             raise
 
-    def start_salt(self, **master):
-        """Starts master and minion, with these options of the master beside the default ones."""
-        for role, conf in (("master", {**MASTER, **master}), ("minion", MINION)):
+    def install_salt(self, number):
+        """Replaces Salt by the release in that prefix, as a package does: what `salt-pip` put below `extras-` stays."""
+        layers = f"/run/salt-{self.changes}"
+        self.changes += 1
+        self.sh(f"""
+            mkdir -p {layers}/upper {layers}/work
+            if mountpoint -q {SALT}; then
+                mkdir {layers}/kept
+                find {SALT} -maxdepth 1 -name 'extras-*' -exec cp -r {{}} {layers}/kept ';'
+                umount {SALT}
+                cp -r {layers}/kept/. {layers}/upper
+            fi
+            mount -t overlay overlay -o lowerdir={SALT}.{number},upperdir={layers}/upper,workdir={layers}/work {SALT}
+            rm -rf {SALT}/lib/python*/site-packages/saltext*
+        """)
+
+    def salt_release(self):
+        return self.sh(f"{SALT}/bin/python3 -c 'import salt.version; print(salt.version.__version__)'").stdout.strip()
+
+    def configure_salt(self, minion=None, **master):
+        """Makes the units of master and minion, with these options beside the default ones."""
+        for role, conf in (("master", {**MASTER, **master}), ("minion", {**MINION, **(minion or {})})):
             self.write(f"/etc/salt/{role}", json.dumps(conf))
             self.write(f"/etc/systemd/system/salt-{role}.service", UNIT.format(salt=SALT, role=role))
-        self.sh("systemctl daemon-reload; systemctl start --no-block salt-master salt-minion")
+        self.sh("systemctl daemon-reload")
+
+    def start_salt(self, **master):
+        """Starts master and minion, with these options of the master beside the default ones."""
+        self.configure_salt(**master)
+        self.sh("systemctl start --no-block salt-master salt-minion")
         wait_for_minion(self)
+
+    def publishes(self):
+        """Whether the master publishes a job, and the minion answers."""
+        done = self.sh(f"{SALT}/bin/python3 -W ignore {SALT}/bin/salt web1 test.ping -t 5", check=False)
+        return "web1:" in done.stdout
+
+    def findings(self, check):
+        """The findings of doctor about one thing: results and messages."""
+        found = json.loads(self.cli("doctor", "--output", "json", check=False).stdout)
+        return [(each["verdict"], each["found"]) for each in found["checks"] if each["check"] == check]
 
     def salt(self, program, *args):
         """The answer of `salt`, `salt-run` or `salt-call`."""

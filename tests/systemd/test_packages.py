@@ -1,7 +1,12 @@
 """The Debian and RPM packages: installation, upgrade with data, removal, purge."""
+import glob
+import os
 import shutil
+import tarfile
 
+import pytest
 from conftest import missing
+from packages import run
 from salted import ADD_USER, wait_for_minion
 
 #: Kinds of Salt's modules, with the extension's name in each.
@@ -110,6 +115,40 @@ def test_removal_while_salt_has_the_extension_elsewhere_warns(installed):
         "saltcellar: warning: the Salt master is still configured for saltcellar, by /etc/salt/master.d/saltcellar.conf\n"
         "saltcellar: its jobs go to the extension's spool from now on, and cannot be looked up\n")
     assert warning in removal.stderr, removal
+
+
+def build_id(binary):
+    """The number by which debuggers find the symbols of a binary, which may not have them itself."""
+    assert bool(binary.endswith(".debug")) == (".debug_info" in run("readelf", "--wide", "--sections", binary)), binary
+    (line,) = [line for line in run("readelf", "--notes", binary).splitlines() if "Build ID: " in line]
+    return line.split()[-1]
+
+
+def built(variable):
+    """A package of `make deb` or `make dist`."""
+    if not os.environ.get(variable):
+        pytest.skip(f"{variable} names no package")
+    return os.path.abspath(os.environ[variable])
+
+
+def test_the_symbols_of_the_debian_package_are_in_a_package_of_their_own(tmp_path):
+    deb = built("SALTCELLAR_DEB")
+    (symbols,) = glob.glob(f"{os.path.dirname(deb)}/saltcellar-dbgsym_*.ddeb")
+    assert run("dpkg-deb", "--field", symbols, "Version") == run("dpkg-deb", "--field", deb, "Version")
+    for package in (deb, symbols):
+        run("dpkg-deb", "--extract", package, tmp_path)
+    files = [line.split()[-1] for line in run("dpkg-deb", "--contents", symbols).splitlines() if not line.endswith("/")]
+    number = build_id(f"{tmp_path}/usr/bin/saltcellar")
+    assert files == [f"./usr/lib/debug/.build-id/{number[:2]}/{number[2:]}.debug"]
+    assert build_id(f"{tmp_path}/{files[0]}") == number
+
+
+def test_the_symbols_of_the_tarball_are_beside_it(tmp_path):
+    tarball = built("SALTCELLAR_DIST")
+    name = os.path.basename(tarball).removesuffix(".tar.gz")
+    with tarfile.open(tarball) as files:
+        files.extract(f"{name}/bin/saltcellar", tmp_path)
+    assert build_id(tarball.replace(".tar.gz", ".debug")) == build_id(f"{tmp_path}/{name}/bin/saltcellar")
 
 
 def test_a_daemon_of_another_user_keeps_its_directories(installed):

@@ -75,7 +75,7 @@ def test_sinks_write_to_the_log_directory_to_syslog_and_to_the_journal(daemon):
 def connect_during(daemon, action):
     """What happened to connections while `action` ran."""
     daemon.host.write("/root/client.py", CLIENT)
-    daemon.sh(f"systemd-run -q --unit=client --collect -p StandardOutput=file:/root/client.out {SALT}/bin/python3 /root/client.py")
+    daemon.sh(f"rm -f /root/client.out; systemd-run -q --unit=client --collect -p StandardOutput=file:/root/client.out {SALT}/bin/python3 /root/client.py")
     eventually("the client runs", lambda: daemon.sh("test -e /run/client", check=False).returncode == 0)
     try:
         action()

@@ -37,7 +37,7 @@ def test_each_module_that_salt_loads_has_a_page_and_is_in_the_index(module):
 
 def test_the_page_of_the_returner_names_every_key():
     assert [key for key in settings.KEYS if f"saltcellar.{key}: " not in returner.__doc__] == []
-    assert [key for key in settings.KEYS if f"`saltcellar.{key}`" not in (PROJECT / "README.md").read_text()] == []
+    assert [key for key in settings.KEYS if f"`saltcellar.{key}`" not in (PROJECT / "docs" / "topics" / "settings.md").read_text()] == []
 
 
 def test_loaded_modules_document_dependencies_and_version():

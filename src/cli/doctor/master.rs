@@ -584,12 +584,27 @@ pub(super) fn option_origin(master: &SaltMaster, key: &str) -> String {
             return format!("{}:{}", path.display(), line + 1);
         }
     }
-    "Salt's default".to_owned()
+    // A map on one line, as in JSON
+    let file = master.option_by_file(key).pop();
+    file.map_or_else(|| "Salt's default".to_owned(), |(path, _)| path.display().to_string())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_origin_of_an_option_is_its_line_or_else_its_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("master");
+        fs::write(&file, "{\"user\": \"root\", \"job_cache_store_endtime\": true}").unwrap();
+        let master = SaltMaster::read(&file);
+        assert_eq!(option_origin(&master, "job_cache_store_endtime"), file.display().to_string());
+        assert_eq!(option_origin(&master, "keep_jobs_seconds"), "Salt's default");
+        fs::write(&file, "user: root\njob_cache_store_endtime: true\n").unwrap();
+        let line = format!("{}:2", file.display());
+        assert_eq!(option_origin(&SaltMaster::read(&file), "job_cache_store_endtime"), line);
+    }
 
     #[test]
     fn a_daemon_that_cannot_switch_to_the_masters_user_is_a_problem() {
