@@ -5,6 +5,7 @@
 #                         and if CI is set also another one, chosen by the commit)
 #   SALTCELLAR_BIN        a saltcellar binary for the Python tests (default: the debug build; the release build if CI is set)
 #   SALTCELLAR_DEB, SALTCELLAR_RPM  packages for test-systemd (default: packed from that binary)
+#   SALTCELLAR_DIST       a tarball of `make dist`, whose debug symbols test-systemd checks (default: none)
 #   SALTCELLAR_SALT_VENVS directory of the Python environments (default: target/salt)
 #   FUZZ_SECONDS          seconds per fuzz target (a third for targets that read no source): 3 in `make test`, 60 if CI is
 #                         set and in `make fuzz`
@@ -18,7 +19,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test ci-packages test-rust test-python test-http test-integration test-systemd test-sinks test-binary check deny matrix wheel single-file package-files deb rpm dist extension-docs bench bench-store bench-bus bench-extension bench-reactor bench-returners crash soak soak-reactor backlog-reactor isolation-reactor reactor-faults sink-kills fuzz fuzz-sls test-sls clean
+.PHONY: help run test ci-packages test-rust test-python test-http test-integration test-systemd test-sinks test-page screenshots test-binary check deny matrix wheel single-file package-files deb rpm dist docs test-docs bench bench-store bench-bus bench-extension bench-reactor bench-returners bench-sinks crash soak soak-reactor backlog-reactor isolation-reactor reactor-faults sink-kills fuzz fuzz-sls test-sls clean
 
 PYTHON ?= python3
 CARGO ?= cargo
@@ -39,14 +40,14 @@ help: ## list the targets
 run: ## run the demo: saltcellar beside a real Salt master with two minions (ONLY=daemon: the daemon alone)
 	@exec $(PYTHON) tests/lab/demo.py $(if $(ONLY),--only $(ONLY)) $(if $(ONCE),--once)
 
-test: ci-packages test-rust test-sls test-python test-http test-sinks test-integration test-systemd ## run all tests: Rust, Python, a real Prometheus, real destinations of sinks, a real Salt master, a real systemd
+test: ci-packages test-rust test-docs test-sls test-python test-http test-page test-sinks test-integration test-systemd ## run all tests: Rust, the site, Python, a real Prometheus, the page in Chromium, real destinations of sinks, a real Salt master, a real systemd
 
 # Installs programs, and the user salt, that some tests need, if CI is set (root, Debian). Without CI such tests are skipped.
 ci-packages:
-	@if [ -n "$(CI)" ]; then for c in systemd-analyze systemd-nspawn mkfs.ext4 mount ip gpg gpg-agent rpmbuild initdb rsyslogd victoria-metrics openssl prometheus promtool; do \
+	@if [ -n "$(CI)" ]; then for c in systemd-analyze systemd-nspawn mkfs.ext4 mount ip gpg gpg-agent rpmbuild initdb rsyslogd victoria-metrics openssl prometheus promtool chromium; do \
 	  PATH="$$PATH:/usr/sbin:$$(echo /usr/lib/postgresql/*/bin)" command -v $$c >/dev/null && continue; \
 	  apt-get update -qq && apt-get install -y -qq --no-install-recommends \
-	    systemd systemd-container e2fsprogs mount iproute2 gpg gpg-agent rpm postgresql rsyslog victoria-metrics openssl prometheus; \
+	    systemd systemd-container e2fsprogs mount iproute2 gpg gpg-agent rpm postgresql rsyslog victoria-metrics openssl prometheus chromium; \
 	  break; done; fi
 	@if [ -n "$(CI)" ] && ! id salt >/dev/null 2>&1; then useradd --system --home-dir /nonexistent --shell /usr/sbin/nologin salt; fi
 
@@ -76,6 +77,13 @@ test-python: test-binary ## run the tests of the extension that need no master
 test-http: test-binary ## check the alert rules, and scrape the daemon with a real Prometheus (Debian: prometheus)
 	@echo "== HTTP tests (again: make test-http SALTCELLAR_BIN=$(TEST_BIN))"
 	@SALTCELLAR_BIN="$(TEST_BIN)" $(LAB) in-venv --no-extension -- pytest -q -rs -p no:cacheprovider tests/http $(PYTEST_ARGS)
+
+test-page: test-binary ## drive the web page in a headless Chromium (Debian: chromium)
+	@echo "== page tests (again: make test-page SALTCELLAR_BIN=$(TEST_BIN))"
+	@SALTCELLAR_BIN="$(TEST_BIN)" $(LAB) in-venv --no-extension -- pytest -q -rs -p no:cacheprovider tests/page $(PYTEST_ARGS)
+
+screenshots: test-binary ## write the screenshots of docs/PAGE.md (Debian: chromium, pngquant)
+	@SALTCELLAR_BIN="$(TEST_BIN)" $(LAB) in-venv --no-extension -- python tests/page/screenshots.py docs/images
 
 test-integration: test-binary ## run the tests with a real master and two minions
 	@releases=$$($(LAB) releases); for r in $$releases; do \
@@ -139,13 +147,20 @@ bench-extension: ## measure the Salt extension: event_return in batches, returne
 
 SIZES ?= 10000,100000
 RETURNERS_JSON ?= $(abspath $(TARGET))/bench-returners.json
-bench-returners: ## measure job caches side by side: local_cache, salt_cache, pgjsonb, redis, saltcellar (SIZES=10000,100000,1000000; BENCH_ARGS)
+# Salt's returners pgjsonb and redis need them.
+$(TARGET)/bench-libs:
+	@$(LAB) in-venv --no-extension -- python -m pip install --quiet --disable-pip-version-check --no-deps --target "$@" \
+	  psycopg2-binary redis saltext.redis || echo "psycopg2-binary, redis and saltext.redis cannot be installed: pgjsonb and redis are skipped"
+
+bench-returners: $(TARGET)/bench-libs ## measure job caches side by side: local_cache, salt_cache, pgjsonb, redis, saltcellar (SIZES=10000,100000,1000000; BENCH_ARGS)
 	@if [ -z "$${SALTCELLAR_BIN:-}" ]; then $(CARGO) build --release; fi
-	@test -d "$(TARGET)/bench-libs" || $(LAB) in-venv --no-extension -- python -m pip install --quiet --disable-pip-version-check \
-	  --no-deps --target "$(TARGET)/bench-libs" psycopg2-binary redis saltext.redis \
-	  || echo "psycopg2-binary, redis and saltext.redis cannot be installed: pgjsonb and redis are skipped"
 	@SALTCELLAR_BIN="$${SALTCELLAR_BIN:-$(abspath $(TARGET))/release/saltcellar}" PYTHONPATH="$(abspath $(TARGET))/bench-libs" \
 	  $(LAB) in-venv --no-extension -- python salt/bench/returners.py --sizes $(SIZES) --json $(RETURNERS_JSON) $(BENCH_ARGS)
+
+bench-sinks: $(TARGET)/bench-libs ## measure sinks beside baselines: file, http, postgres against Salt's pgjsonb, a live consumer, twelve sinks (EVENTS, LIVE, ONLY=file)
+	@if [ -z "$${SALTCELLAR_BIN:-}" ]; then $(CARGO) build --release; fi
+	@SALTCELLAR_BIN="$${SALTCELLAR_BIN:-$(abspath $(TARGET))/release/saltcellar}" PYTHONPATH="$(abspath $(TARGET))/bench-libs" \
+	  $(LAB) in-venv -- pytest -q -s -rs -p no:cacheprovider tests/sinks/measure.py $(PYTEST_ARGS)
 
 SOAK_ENTRIES ?= 100000000
 soak: ## measure memory over a hundred million entries (SOAK_ENTRIES)
@@ -212,25 +227,38 @@ rpm: package-files ## build the RPM package in target/generate-rpm
 	@$(call cargo-tool,cargo-generate-rpm,0.21.1); mkdir -p target/generate-rpm; $(CARGO) generate-rpm --output target/generate-rpm/
 
 STATIC := x86_64-unknown-linux-musl
-dist: package-files ## build a tarball of a static binary and all other files in target/dist (needs musl-gcc: musl-tools on Debian)
+dist: package-files ## build a tarball of a static binary and all other files, and a file with its debug symbols, in target/dist (needs musl-gcc: musl-tools on Debian)
 	@command -v musl-gcc >/dev/null || { echo "musl-gcc is missing: apt-get install musl-tools"; exit 1; }
 	@! command -v rustup >/dev/null || rustup -q target add $(STATIC)
 	@$(CARGO) build --release --target $(STATIC)
 	@name=saltcellar-$$($(PACKAGE)/saltcellar --version | cut -d' ' -f2)-$(STATIC); root=target/dist/$$name; rm -rf $$root; \
 	mkdir -p $$root/bin $$root/share/{man,doc/saltcellar,saltcellar/systemd,bash-completion/completions,zsh/site-functions,fish/vendor_completions.d}; \
 	strip -o $$root/bin/saltcellar $(TARGET)/$(STATIC)/release/saltcellar; \
+	objcopy --only-keep-debug --compress-debug-sections $(TARGET)/$(STATIC)/release/saltcellar $$root.debug; \
 	cp -r $(PACKAGE)/man $$root/share/man/man1; cp -r $(PACKAGE)/extension/* $$root/share/saltcellar/; \
 	cp systemd/saltcellar* $$root/share/saltcellar/systemd/; cp -r CHANGELOG.md LICENSE docs/*.md docs/monitoring $$root/share/doc/saltcellar/; \
 	cp $(PACKAGE)/saltcellar.bash $$root/share/bash-completion/completions/saltcellar; \
 	cp $(PACKAGE)/_saltcellar $$root/share/zsh/site-functions/; cp $(PACKAGE)/saltcellar.fish $$root/share/fish/vendor_completions.d/; \
 	tar --sort=name --owner=0 --group=0 --numeric-owner -C target/dist -czf $$root.tar.gz $$name; rm -rf $$root; echo $$root.tar.gz
 
-extension-docs: ## build the extension's pages as HTML, in salt/dist/docs (downloads Sphinx the first time)
-	@$(LAB) in-venv --no-extension -- python -c 'import furo, myst_parser' 2>/dev/null || test -d "$(TARGET)/sphinx/furo" || \
-	  $(LAB) in-venv --no-extension -- python -m pip install --quiet --disable-pip-version-check --upgrade --target "$(TARGET)/sphinx" \
-	  furo myst-parser 'sphinx>=8,<9'
-	@PYTHONPATH="$(abspath $(TARGET))/sphinx" $(LAB) in-venv --no-extension -- python -m sphinx -q -W -b html salt/docs salt/dist/docs
-	@echo salt/dist/docs/index.html
+# The site needs neither Salt nor a binary: test-rust compares the generated pages with the code.
+SITE := $(abspath $(TARGET))/docs
+SITE_VENV := $(SITE)-venv
+$(SITE_VENV)/bin/sphinx-build: docs/requirements.txt
+	@$(PYTHON) -m venv --clear "$(SITE_VENV)"
+	@"$(SITE_VENV)/bin/python" -m pip install --quiet --disable-pip-version-check --requirement $<
+	@touch "$@"
+
+docs: $(SITE_VENV)/bin/sphinx-build ## build the site of daemon and extension in target/docs; a warning is an error (downloads Sphinx the first time)
+	@rm -rf "$(SITE)"
+	@"$<" -q -W --keep-going -b html -c docs -d "$(SITE)-doctrees" . "$(SITE)"
+	@echo '<!doctype html><title>saltcellar</title><meta http-equiv="refresh" content="0; url=docs/index.html">' > "$(SITE)/index.html"
+	@echo "$(SITE)/index.html"
+
+test-docs: ## build the site, if PyPI can be reached
+	@echo "== docs"
+	@if $(MAKE) --no-print-directory "$(SITE_VENV)/bin/sphinx-build"; then $(MAKE) --no-print-directory docs; \
+	else echo "Sphinx cannot be installed from PyPI: the site is not built, SKIPPED"; fi
 
 bench-store: ## measure the store alone, in one process, against the baseline
 	$(CARGO) bench --bench ingest

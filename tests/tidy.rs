@@ -515,7 +515,6 @@ fn code_and_documents_use_standard_terms() {
         "CHANGELOG.md",
         "Makefile",
         "README.md",
-        "SECURITY.md",
         "benches",
         "docs",
         "fuzz/README.md",
@@ -537,8 +536,8 @@ fn code_and_documents_use_standard_terms() {
 
 #[test]
 fn links_and_named_paths_exist() {
-    let mut pages = vec!["README.md".to_owned(), "CHANGELOG.md".to_owned(), "SECURITY.md".to_owned()];
-    pages.extend(files("docs"));
+    let mut pages = vec!["README.md".to_owned(), "CHANGELOG.md".to_owned(), "salt/README.md".to_owned()];
+    pages.extend(["docs", "salt/docs"].into_iter().flat_map(files).filter(|file| has_extension(file, "md")));
     let mut missing = Vec::new();
     for page in pages {
         let text = read(&page);
@@ -728,4 +727,205 @@ fn alerts_and_the_dashboard_use_only_metrics_that_exist() {
         }
     }
     assert!(found > 40, "{found}");
+}
+
+/// Removes the global options, which the page has once, from the help of verbs.
+fn without_global_options(command: clap::Command) -> clap::Command {
+    command.term_width(100).disable_help_subcommand(true).mut_args(|arg| {
+        let is_global = arg.get_help_heading() == Some("Global options");
+        arg.hide(is_global)
+    })
+}
+
+/// A section for each verb that the help shows, with its help text.
+fn verbs(command: &clap::Command, page: &mut String) {
+    for verb in command.get_subcommands().filter(|verb| !verb.is_hide_set()) {
+        let name = verb.get_bin_name().unwrap();
+        let about = verb.get_about().unwrap();
+        writeln!(page, "\n## `{name}`\n\n{about}.").unwrap();
+        if verb.has_subcommands() {
+            verbs(verb, page);
+        } else {
+            let help = verb.clone().render_long_help().to_string();
+            let (_, usage) = help.split_once("Usage:").unwrap();
+            let usage: Vec<_> = usage.trim_end().lines().map(str::trim_end).collect();
+            writeln!(page, "\n```text\nUsage:{}\n```", usage.join("\n")).unwrap();
+        }
+    }
+}
+
+#[test]
+fn the_page_of_commands_is_generated_from_their_definition() {
+    let page = read("docs/CLI.md");
+    let preface = page.split("\n## `").next().unwrap_or_default();
+    let help = saltcellar::cli::command().term_width(100).render_long_help().to_string();
+    let help: Vec<_> = help.trim_end().lines().map(str::trim_end).collect();
+    let mut expected = format!("{preface}\n## `saltcellar`\n\n```text\n{}\n```\n", help.join("\n"));
+    let mut command = without_global_options(saltcellar::cli::command());
+    command.build();
+    verbs(&command, &mut expected);
+    check_page("docs/CLI.md", &expected);
+}
+
+/// The text of a JSON value, or nothing.
+fn text_of<'a>(value: &'a serde_json::Value, key: &str) -> &'a str {
+    value.get(key).and_then(serde_json::Value::as_str).unwrap_or_default()
+}
+
+/// The type of a JSON schema, with links to the types on the page.
+fn type_of(schema: &serde_json::Value) -> String {
+    if let Some((_, name)) = text_of(schema, "$ref").rsplit_once('/') {
+        return format!("[{name}](#{})", name.to_lowercase());
+    }
+    if let Some(alternatives) = schema.get("anyOf").and_then(serde_json::Value::as_array) {
+        return alternatives.iter().map(type_of).collect::<Vec<_>>().join(" or ");
+    }
+    let of = |key: &str| schema.get(key).filter(|inner| inner.is_object()).map(type_of);
+    let one = |name: &str| match name {
+        "array" => format!("array of {}", of("items").unwrap_or("any".to_owned())),
+        "object" => {
+            of("additionalProperties").map_or("object".to_owned(), |inner| format!("object of {inner}"))
+        }
+        name => name.to_owned(),
+    };
+    match schema.get("type") {
+        Some(serde_json::Value::String(name)) => one(name),
+        Some(serde_json::Value::Array(names)) => {
+            names.iter().filter_map(|name| name.as_str()).map(one).collect::<Vec<_>>().join(" or ")
+        }
+        _ => "any".to_owned(),
+    }
+}
+
+/// Rows of a table: name, type and meaning of each property.
+fn properties(schema: &serde_json::Value, page: &mut String) {
+    let properties = schema.get("properties").and_then(serde_json::Value::as_object);
+    for (name, schema) in properties.into_iter().flatten() {
+        let meaning = text_of(schema, "description").replace('|', "\\|");
+        writeln!(page, "| `{name}` | {} | {meaning} |", type_of(schema)).unwrap();
+    }
+}
+
+#[test]
+fn the_page_of_the_http_api_is_generated_from_its_openapi_document() {
+    let page = read("docs/API.md");
+    let preface = page.split("\n## `").next().unwrap_or_default();
+    let document = saltcellar::api::http::v1::openapi();
+    let mut expected = preface.to_owned();
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for (method, operation) in methods.as_object().unwrap() {
+            let (summary, scope) = (text_of(operation, "summary"), text_of(operation, "x-scope"));
+            let method = method.to_uppercase();
+            write!(expected, "\n## `{method} {path}`\n\n{summary}.\n\n- scope: {scope}\n").unwrap();
+            let content = operation["responses"]["200"]["content"].as_object().unwrap();
+            let answers: Vec<_> = content
+                .iter()
+                .map(|(kind, answer)| format!("`{kind}`: {}", type_of(&answer["schema"])))
+                .collect();
+            writeln!(expected, "- answer: {}", answers.join("; ")).unwrap();
+            let body = &operation["requestBody"]["content"]["application/json"]["schema"];
+            let parameters = operation["parameters"].as_array().unwrap();
+            if !parameters.is_empty() || body.is_object() {
+                expected += "\n| parameter | type | meaning |\n|---|---|---|\n";
+            }
+            for parameter in parameters {
+                let (name, kind) = (text_of(parameter, "name"), type_of(&parameter["schema"]));
+                let meaning = match text_of(parameter, "description") {
+                    "" => format!("in the {}", text_of(parameter, "in")),
+                    described => described.replace('|', "\\|"),
+                };
+                writeln!(expected, "| `{name}` | {kind} | {meaning} |").unwrap();
+            }
+            properties(body, &mut expected);
+        }
+    }
+    expected += "\n## Types\n";
+    for (name, schema) in document["components"]["schemas"].as_object().unwrap() {
+        writeln!(expected, "\n### {name}").unwrap();
+        let description = text_of(schema, "description");
+        if !description.is_empty() {
+            writeln!(expected, "\n{description}").unwrap();
+        }
+        if schema.get("properties").is_some() {
+            expected += "\n| field | type | meaning |\n|---|---|---|\n";
+            properties(schema, &mut expected);
+        } else {
+            writeln!(expected, "\nType: {}.", type_of(schema)).unwrap();
+        }
+    }
+    check_page("docs/API.md", &expected);
+}
+
+/// The string literals of a source file before its tests, without comments, with escapes as they are.
+fn literals(source: &str) -> Vec<String> {
+    let (mut found, mut rest) = (Vec::new(), source.split("#[cfg(test)]").next().unwrap_or_default());
+    while let Some(c) = rest.chars().next() {
+        if rest.starts_with("//") {
+            rest = &rest[rest.find('\n').unwrap_or(rest.len())..];
+        } else if rest.starts_with("'\"'") {
+            rest = &rest[3..];
+        } else if c == '"' {
+            let end = string(rest);
+            found.push(rest[1..end - 1].to_owned());
+            rest = &rest[end..];
+        } else {
+            rest = &rest[c.len_utf8()..];
+        }
+    }
+    found
+}
+
+#[test]
+fn the_page_of_doctor_has_every_check() {
+    let page = read("docs/DOCTOR.md");
+    let of_rows: BTreeSet<&str> = page
+        .lines()
+        .filter(|line| line.starts_with("| `"))
+        .flat_map(|line| line.split('|').nth(1).unwrap().split('`').skip(1).step_by(2))
+        .collect();
+    let mut named = BTreeSet::new();
+    for file in files("src/cli/doctor") {
+        let source = read(&file);
+        let code = source.split("#[cfg(test)]").next().unwrap_or_default();
+        for before in ["const CHECK: &str = \"", "check: \"", "add(\"", "found.advise(\"", "advise(\n"] {
+            for (at, _) in code.match_indices(before) {
+                let rest = code[at + before.len()..].trim_start().trim_start_matches('"');
+                let name = rest.split('"').next().unwrap();
+                // An argument that is no literal is a `CHECK`.
+                if !name.contains(['(', ',', '\n']) {
+                    named.insert(name.to_owned());
+                }
+            }
+        }
+    }
+    let missing: Vec<_> = named.iter().filter(|name| !of_rows.contains(name.as_str())).collect();
+    assert!(named.len() > 25, "{named:?}");
+    assert!(missing.is_empty(), "docs/DOCTOR.md: {missing:?}");
+}
+
+#[test]
+fn the_page_of_doctor_has_every_reason_of_status_and_counter() {
+    let page = read("docs/DOCTOR.md");
+    let (preface, _) = page.split_once("\n| counter | level | meaning |").unwrap();
+    let mut expected = format!("{preface}\n| counter | level | meaning |\n|---|---|---|\n");
+    for saltcellar::api::status::LossCounter { name, level, meaning } in
+        saltcellar::api::status::LOSS_COUNTERS
+    {
+        writeln!(expected, "| `{name}` | {} | {meaning} |", format!("{level:?}").to_lowercase()).unwrap();
+    }
+    check_page("docs/DOCTOR.md", &expected);
+    let source = read("src/api/status/health.rs");
+    let (_, rules) = source.split_once("\npub fn health(").unwrap();
+    // Messages are sentences; of a format string, the longest fixed part.
+    let messages: Vec<_> = literals(rules)
+        .into_iter()
+        .filter(|text| text.trim().contains(' '))
+        .map(|text| {
+            let parts = text.split('{').filter_map(|part| part.rsplit('}').next());
+            parts.max_by_key(|part| part.len()).unwrap_or_default().trim().to_owned()
+        })
+        .collect();
+    let missing: Vec<_> = messages.iter().filter(|message| !page.contains(message.as_str())).collect();
+    assert!(messages.len() > 15, "{messages:?}");
+    assert!(missing.is_empty(), "docs/DOCTOR.md: {missing:#?}");
 }

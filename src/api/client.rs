@@ -169,7 +169,7 @@ impl Client {
             }
             self.stream.set_read_timeout(Some(left)).map_err(|error| self.broken(error))?;
             match self.stream.read(part) {
-                Ok(0) => return Err(ClientError::Protocol("connection closed".to_owned())),
+                Ok(0) => return Err(self.broken(io::ErrorKind::UnexpectedEof.into())),
                 Ok(count) => part = part.get_mut(count..).unwrap_or_default(),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(self.broken(error)),
@@ -297,11 +297,12 @@ mod tests {
             b"\xff\xff\xff\xffxx".to_vec(),
             b"\0\0\0\x02\xc0\xc0".to_vec(),
             deep,
-            vec![],
         ] {
             let error = ask(&answer).unwrap_err();
             assert!(matches!(error, ClientError::Protocol(_)), "{error:?}");
         }
+        // A daemon that was killed.
+        assert!(matches!(ask(&[]).unwrap_err(), ClientError::Unreachable { .. }));
     }
 
     #[test]

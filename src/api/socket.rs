@@ -112,7 +112,10 @@ async fn serve_peer(
     stream: UnixStream,
     stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
-    let caller = Caller { uid: stream.peer_cred().ok().map(|who| who.uid()) };
+    let caller = stream.peer_cred().map_or_else(
+        |_| Caller::default(),
+        |who| Caller { uid: Some(who.uid()), pid: who.pid().and_then(|pid| u32::try_from(pid).ok()) },
+    );
     let (from, to) = stream.into_split();
     let mut from = Incoming::new(from);
     let peer = Peer {

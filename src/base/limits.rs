@@ -462,6 +462,10 @@ pub const MINIONS_ENTRIES_SEEN: usize = 200_000;
 pub const MINIONS_STATE_BYTES: usize = 64 * 1024 * 1024;
 /// Highstates of one job that are in memory at once.
 pub const MINIONS_STATES_AT_ONCE: usize = 256;
+/// Newest blocks of a class that are examined for entries by hour.
+pub const HOURS_BLOCKS_MAX: usize = 200_000;
+/// Hours of the statistics by hour.
+pub const HOURS_SHOWN: usize = 24;
 /// Events in the timeline of one minion.
 pub const MINION_TIMELINE: usize = 20;
 /// Failed and changed states that are named for one minion.

@@ -222,6 +222,10 @@ counters! {
     zmq_messages_malformed,
     /// Events fired onto Salt's bus.
     events_fired,
+    /// Lines of scripts that are not events, or that Salt's bus cannot carry.
+    script_lines_rejected,
+    /// Scripts that failed and were started again.
+    script_failures,
     /// Events received through `event_return`.
     event_return_events,
     /// Elements of an `event_return` batch without tag or data.

@@ -1,6 +1,7 @@
-//! Used by all modules: the time, every limit, every counter, and the stop signal.
+//! Used by all modules: the time, every limit, every counter, the stop signal, and short forms of numbers.
 
 pub mod clock;
 pub mod limits;
 pub mod metrics;
 pub mod shutdown;
+pub mod units;

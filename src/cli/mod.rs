@@ -21,7 +21,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 use self::format::ask;
 pub use self::format::exit::Exit;
@@ -60,6 +60,11 @@ Examples:
 Exit codes:
   0 success   1 failure   64 usage or configuration error   65 stored data is unreadable
   69 daemon unreachable   70 internal error   75 temporary failure, try again   130 interrupted";
+
+/// The definition of the command line.
+pub fn command() -> clap::Command {
+    Cli::command()
+}
 
 /// Global flags.
 #[derive(clap::Args)]

@@ -7,23 +7,27 @@ use serde::{Deserialize, Serialize};
 use super::error::{Invalid, at_most, unique, within};
 use super::{render, salt_master};
 use crate::base::limits::INGEST_RULES_MAX;
+use crate::model::RedactRule;
 use crate::model::word::{self, GIB, MIB};
-use crate::model::{FilterRule, RedactRule};
+use crate::wire::filter::FilterRule;
 
 /// Filter, redaction and spill of the sources.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct IngestConfig {
     /// Rules for storing or dropping events and returns, tried in order at every source (bus, `event_return`, `returner` and others). The first rule
-    /// whose globs all match decides; entries without a matching rule are stored. `tag`, `fun` and `minion` are a glob or a list of globs, as in
-    /// Salt. A rule without globs matches everything, so a list that ends in `{do: drop}` stores only entries that an earlier rule matches with `do:
-    /// store`. `do` is `store`, `drop`, or `sample N`, which stores one of N entries. The choice depends on a hash of the jid, or of tag and data for
-    /// entries without a jid, so every source makes the same choice and a job is kept as a whole. Loads that Salt publishes are always stored,
-    /// because Salt treats a job without a load as unknown. `saltcellar status` counts dropped entries per rule.
+    /// of which all conditions hold decides; entries without a matching rule are stored. `tag`, `fun` and `minion` are a glob or a list of globs, as in
+    /// Salt. `retcode` is an exit code, `!` and an exit code for all other ones, or a list of these; only returns have one. `where` is an expression
+    /// over `tag` and `data`, as of consumers (docs/WIRE.md); an event that it is too costly for does not match. There is no `class`, because an entry
+    /// gets its class when it is stored. A rule without conditions matches everything, so a list that ends in `{do: drop}` stores only entries that an
+    /// earlier rule matches with `do: store`. `do` is `store`, `drop`, or `sample N`, which stores one of N entries. The choice depends on a hash of
+    /// the jid, or of tag and data for entries without a jid, so every source makes the same choice and a job is kept as a whole. Loads that Salt
+    /// publishes are always stored, because Salt treats a job without a load as unknown. `saltcellar status` counts dropped entries per rule.
     ///
-    /// - value: a list of rules, each with `do` and any of `name`, `tag`, `fun` and `minion`
+    /// - value: a list of rules, each with `do` and any of `name`, `tag`, `fun`, `minion`, `retcode` and `where`
     /// - default: `[]`
-    /// - example: `[{do: drop, fun: saltutil.find_job}, {do: sample 10, tag: 'salt/beacon/*', minion: [lab-*, test-*]}]`
+    /// - example: `[{do: store, retcode: '!0'}, {do: drop, fun: saltutil.find_job}, {do: sample 10, tag: 'salt/beacon/*', minion: [lab-*, test-*]},
+    ///   {do: drop, where: 'tag is startingwith("salt/beacon/") and data.load < 1'}]`
     #[serde(serialize_with = "render::items")]
     pub filter: Vec<FilterRule>,
     /// Rules for replacing values by `[redacted]` at every source, before anything is stored, spilled or queued. Without rules only masters' keys are
@@ -114,6 +118,7 @@ mod tests {
     fn rendered_rules_are_read_back_equal() {
         for text in [
             "ingest: {filter: []}",
+            "ingest.filter:\n- {do: drop, retcode: [0, '!2'], where: 'data.retcode == 0 and tag == \"a\"'}",
             "ingest.filter:\n- {do: store, tag: 'salt/job/*'}\n- {do: sample 7, fun: [a, b], minion: 'x*'}\n- {name: rest, do: drop}",
             "ingest.redact:\n- {builtin: pillar}\n- {keys: [a, '*b*'], paths: return.x.*, patterns: ['a\\d+'], tag: t}",
             "ingest.redact: [{name: n, builtin: private_keys, keys: k, minion: [1, true, 007]}]",
@@ -155,6 +160,15 @@ mod tests {
             (
                 "ingest.filter:\n- {do: drop, name: a}\n- {do: drop, name: a}",
                 "c.yaml:3: ingest.filter[1].name: the name \"a\" appears twice",
+            ),
+            (
+                "ingest.filter:\n- do: drop\n  retcode: ok",
+                "c.yaml:3: ingest.filter[0].retcode: \"ok\" is not accepted; give an exit code",
+            ),
+            ("ingest.filter:\n- do: drop\n  where: data.x ==", "c.yaml:3: ingest.filter[0].where: column 10"),
+            (
+                "ingest.filter:\n- do: drop\n  class: jobs",
+                "c.yaml:3: ingest.filter[0].class: unknown field `class`, expected one of `name`, `do`, `tag`",
             ),
             (&many, "c.yaml:1: ingest.filter: 65 items; give at most 64"),
             (

@@ -119,6 +119,13 @@ pub struct Config {
     pub log: LogConfig,
     /// The store.
     pub store: StoreConfig,
+    /// Programs by name whose lines of output become events on Salt's bus. A SIGHUP applies changes. docs/SINKS.md describes the keys.
+    ///
+    /// - value: a mapping of names to scripts
+    /// - default: `{}`
+    /// - example: `{temperature: {command: [/usr/local/bin/watch-temperature], rate: 10/1s}}`
+    #[serde(deserialize_with = "mapping_or_nothing")]
+    pub scripts: Map<String, Json>,
     /// Destinations of events by name: files, HTTP services, programs. Each has an encoder and a transport, or a preset with both, and delivers every
     /// event that matches, from a saved position on. A SIGHUP applies changes. docs/SINKS.md describes the keys.
     ///
@@ -263,6 +270,7 @@ impl Default for Config {
             zeromq: ZeromqConfig::default(),
             log: LogConfig::default(),
             store: StoreConfig::default(),
+            scripts: Map::new(),
             sinks: Map::new(),
             origins: BTreeMap::new(),
             given: CliOverrides::default(),

@@ -19,7 +19,7 @@ pub(super) fn values(config: &Config) -> Map<String, Json> {
 }
 
 /// Keys whose value is a mapping with names that the user chooses. Every other mapping is a section.
-const MAPPINGS: [&str; 1] = ["sinks"];
+const MAPPINGS: [&str; 2] = ["scripts", "sinks"];
 
 /// The values of all keys by dotted name.
 pub(super) fn by_name(config: &Config) -> Map<String, Json> {
@@ -230,6 +230,7 @@ mod tests {
                 "  free_bytes_low: auto  # default",
                 "  free_bytes_min: auto  # default",
                 "  pin_bytes_max: 10GiB  # default",
+                "scripts: {}  # default",
                 "sinks: {}  # default",
             ]
         );

@@ -10,7 +10,8 @@
 //! | `master_id` | the id of the master that fired the event, or else of this machine's master |
 //! | `data` | the event's data, in the JSON form of [`crate::wire::json`] |
 
-use serde_json::{Map, Value as Json, json};
+use serde::Serialize;
+use serde_json::{Map, Value as Json};
 
 use crate::base::clock::Micros;
 use crate::base::limits::RMPV_DEPTH_MAX;
@@ -43,6 +44,19 @@ pub struct Event {
     pub body: Vec<u8>,
 }
 
+/// The keys of the JSON form but `data`.
+#[derive(Serialize)]
+struct Header<'a> {
+    id: &'a str,
+    seq: u64,
+    time: String,
+    tag: &'a str,
+    minion: Option<&'a str>,
+    fun: Option<&'a str>,
+    jid: Option<&'a str>,
+    master_id: Option<&'a str>,
+}
+
 /// The data of an event is not msgpack.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the event's data is not readable: {0}")]
@@ -54,7 +68,8 @@ impl Event {
         let StoredEntry { seq, at, tag, minion, fun, jid, body, .. } = entry;
         let of_event = get(&body, "master_id").and_then(as_text).filter(|id| !id.is_empty());
         let master_id = of_event.unwrap_or(master_id).to_owned();
-        let tag = String::from_utf8_lossy(&tag).into_owned();
+        let tag = String::from_utf8(tag)
+            .unwrap_or_else(|bytes| String::from_utf8_lossy(bytes.as_bytes()).into_owned());
         Self { id, seq, at, tag, minion, fun, jid, master_id, body }
     }
 
@@ -77,27 +92,32 @@ impl Event {
     }
 
     /// All keys of the JSON form but `data`.
-    pub fn header(&self) -> Map<String, Json> {
-        let text = |text: &str| if text.is_empty() { Json::Null } else { Json::from(text) };
-        let fields = json!({
-            "id": self.id,
-            "seq": self.seq.0,
-            "time": self.at.iso(),
-            "tag": self.tag,
-            "minion": text(&self.minion),
-            "fun": text(&self.fun),
-            "jid": text(&self.jid),
-            "master_id": text(&self.master_id),
-        });
-        match fields {
-            Json::Object(fields) => fields,
-            _ => Map::new(),
+    pub fn header(&self) -> Result<Map<String, Json>, Unreadable> {
+        match serde_json::to_value(self.head()) {
+            Ok(Json::Object(fields)) => Ok(fields),
+            Ok(_) => Err(Unreadable("its header is not an object".to_owned())),
+            Err(error) => Err(Unreadable(error.to_string())),
+        }
+    }
+
+    fn head(&self) -> Header<'_> {
+        let some = |text| Some(text).filter(|text: &&str| !text.is_empty());
+        Header {
+            id: &self.id,
+            seq: self.seq.0,
+            time: self.at.iso(),
+            tag: &self.tag,
+            minion: some(&self.minion),
+            fun: some(&self.fun),
+            jid: some(&self.jid),
+            master_id: some(&self.master_id),
         }
     }
 
     /// The text of the JSON form.
     pub fn to_text(&self) -> Result<Vec<u8>, Unreadable> {
-        let mut text = Json::Object(self.header()).to_string().into_bytes();
+        let mut text = Vec::with_capacity(self.body.len() + 400);
+        serde_json::to_writer(&mut text, &self.head()).map_err(|error| Unreadable(error.to_string()))?;
         // `data` is the last key.
         text.pop();
         text.extend_from_slice(b",\"data\":");
@@ -110,7 +130,7 @@ impl Event {
 
     /// The JSON form.
     pub fn to_json(&self) -> Result<Map<String, Json>, Unreadable> {
-        let mut fields = self.header();
+        let mut fields = self.header()?;
         fields.insert("data".to_owned(), self.data()?);
         Ok(fields)
     }
@@ -121,6 +141,7 @@ pub(super) mod tests {
     use super::*;
     use crate::model::{Flags, Kind, Source};
     use crate::wire::json::plain_value;
+    use serde_json::json;
 
     /// An event with this data; its sequence number is also part of its id.
     pub(in crate::engines) fn event(seq: u64, tag: &str, minion: &str, data: Json) -> Event {
@@ -161,8 +182,8 @@ pub(super) mod tests {
             Json::Object(tagged.to_json().unwrap()).to_string().into_bytes()
         );
         let other = super::tests::event(8, "t", "", json!({"master_id": "m2"}));
-        assert_eq!(other.header()["master_id"], "m2");
-        assert_eq!(other.header()["minion"], Json::Null);
+        assert_eq!(other.head().master_id, Some("m2"));
+        assert_eq!(other.head().minion, None);
     }
 
     #[test]

@@ -9,21 +9,24 @@
 //!          +-- acknowledged when all are delivered               +-> dead letters
 //! ```
 //!
+//! A [`program::script`] is an engine in the other direction: the lines of a program become events on Salt's bus.
+//!
 //! # Invariant
 //!
 //! A feed's position passes an event only after the destination has accepted each of its items, or their dead letters are durable. So every
-//! matching event is delivered at least once. Engines only read the log: none of them delays a writer or another engine.
+//! matching event is delivered at least once. Engines only read the log: none of them delays a writer or another engine. A script
+//! writes to Salt's bus only, at a limited rate.
 
 pub mod dead_letters;
 pub mod encoder;
 pub mod event;
 pub mod feed;
-mod kind;
 pub mod preset;
+pub mod program;
 pub mod runtime;
 pub mod secret;
 pub mod settings;
 pub mod template;
 pub mod transport;
 
-pub use kind::Kind;
+pub use settings::kind::Kind;

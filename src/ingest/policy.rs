@@ -29,7 +29,8 @@ use super::redact::{Redacted, Redactor};
 use crate::base::clock::{Clock, Micros, digits};
 use crate::base::limits::{ENTRY_BYTES_MAX, SOURCE_LOG_INTERVAL, TAG_BYTES_MAX};
 use crate::base::metrics::Metrics;
-use crate::model::{Action, Entry, FilterRule, Fingerprints, Kind, RedactRule, Scope, Source, chained};
+use crate::model::{Action, Entry, Fingerprints, Kind, RedactRule, Scope, Source, chained};
+use crate::wire::filter::FilterRule;
 use crate::wire::salt_codec::Unreadable;
 use crate::wire::salt_event::{DataForm, SaltEvent, fingerprints_of, funs_of, read_event, split};
 
@@ -270,8 +271,7 @@ impl Policy {
         if !matches!(entry.kind, Kind::Event | Kind::JobNew | Kind::Return) {
             return false;
         }
-        let Some(filter) = self.filters.iter().find(|f| f.scope.matches(entry, || funs_of(entry.body)))
-        else {
+        let Some(filter) = self.filters.iter().find(|filter| self.is_match(filter, entry)) else {
             return false;
         };
         filter.entries.fetch_add(1, Ordering::Relaxed);
@@ -285,6 +285,22 @@ impl Policy {
             counter.add(1);
         }
         dropped
+    }
+
+    /// Whether a rule is for the entry. One with a condition that is too costly for the entry is not.
+    fn is_match(&self, filter: &Filter, entry: &Entry<'_>) -> bool {
+        if !filter.scope.matches(entry, || funs_of(entry.body)) {
+            return false;
+        }
+        let Some(condition) = &filter.rule.condition else { return true };
+        condition.holds(entry.tag, entry.body).unwrap_or_else(|error| {
+            self.metrics.filters_too_costly.add(1);
+            self.log("too costly", || {
+                let rule = filter.rule.name.as_str();
+                tracing::warn!(rule, tag = %shown(entry.tag), %error, "rule of ingest.filter not applied to an event");
+            });
+            false
+        })
     }
 
     /// Counts and logs oddities of an event that is accepted.
@@ -356,7 +372,10 @@ fn shown(tag: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Builtin, Flags, Glob};
+    use crate::base::limits::FILTER_BYTES_MAX;
+    use crate::model::word::Word as _;
+    use crate::model::{Builtin, Flags, Glob, RetcodePattern};
+    use crate::wire::filter::Condition;
     use crate::wire::msgpack::Writer;
 
     const NOW: Micros = Micros(1_795_230_637_000_000);
@@ -376,13 +395,8 @@ mod tests {
         )
     }
 
-    fn of_all(name: &str, action: Action) -> FilterRule {
-        let (tag, fun, minion) = Default::default();
-        FilterRule { name: name.to_owned(), action, tag, fun, minion }
-    }
-
     fn rule(action: Action, tag: &str) -> FilterRule {
-        FilterRule { tag: vec![Glob::new(tag)], ..of_all(tag, action) }
+        FilterRule { tag: vec![Glob::new(tag)], ..FilterRule::of_all(tag, action) }
     }
 
     fn data(id: &str) -> Vec<u8> {
@@ -407,7 +421,7 @@ mod tests {
 
     #[test]
     fn the_first_matching_rule_decides() {
-        let everything = of_all("rest", Action::Drop);
+        let everything = FilterRule::of_all("rest", Action::Drop);
         let rules = [rule(Action::Store, "salt/job/*"), rule(Action::Drop, "salt/*"), everything];
         let (policy, metrics) = policy(&rules, &[]);
         for (tag, stored) in [("salt/job/1/new", true), ("salt/auth", false), ("other", false)] {
@@ -416,6 +430,49 @@ mod tests {
         assert_eq!(metrics.entries_filtered.get(), 2);
         let counts: Vec<_> = policy.counts().into_iter().map(|c| (c.entries, c.dropped)).collect();
         assert_eq!(counts, [(1, 0), (1, 1), (1, 1)]);
+    }
+
+    #[test]
+    fn exit_codes_and_conditions_select_as_in_consumers() {
+        let given = |text| FilterRule {
+            condition: Some(Condition::new(text).unwrap()),
+            ..FilterRule::of_all(text, Action::Drop)
+        };
+        let failed = FilterRule {
+            retcode: vec![RetcodePattern::parse("!0").unwrap()],
+            ..FilterRule::of_all("failed", Action::Store)
+        };
+        let (policy, metrics) = policy(&[failed, given("data.fun is startingwith('test.')")], &[]);
+        let is_stored = |fun: &str, retcode: i64| {
+            let mut w = Writer::new();
+            w.map(5).str("fun").str(fun).str("id").str("web1").str("jid").str("1");
+            w.str("retcode").int(retcode).str("return").bool(true);
+            is_accepted(&policy, "salt/job/1/ret/web1", &w.into_bytes(), Source::Bus)
+        };
+        assert!(is_stored("test.ping", 2) && !is_stored("test.ping", 0) && is_stored("state.apply", 0));
+        assert_eq!(metrics.entries_filtered.get(), 1);
+    }
+
+    #[test]
+    fn a_rule_that_is_too_costly_for_an_event_does_not_match_it() {
+        let text = vec!["data.x == 1"; 100].join(" and ");
+        let costly = FilterRule {
+            condition: Some(Condition::new(&text).unwrap()),
+            ..FilterRule::of_all("costly", Action::Drop)
+        };
+        let (policy, metrics) = policy(&[costly], &[]);
+        let event = |size: usize| {
+            let mut w = Writer::new();
+            w.map(2).str("big").str(&"a".repeat(size)).str("x").int(1);
+            w.into_bytes()
+        };
+        let (small, large) = (event(10), event(FILTER_BYTES_MAX / 64));
+        let is_stored = |body: &[u8]| {
+            let entry = read_event(b"t", body, Source::Bus, NOW).entry;
+            policy.pass(&entry, None).is_some()
+        };
+        assert!(!is_stored(&small) && is_stored(&large));
+        assert_eq!((metrics.filters_too_costly.get(), metrics.entries_filtered.get()), (1, 1));
     }
 
     #[test]
@@ -439,7 +496,7 @@ mod tests {
 
     #[test]
     fn entries_that_salt_requires_are_never_dropped() {
-        let (policy, _) = policy(&[of_all("all", Action::Drop)], &[]);
+        let (policy, _) = policy(&[FilterRule::of_all("all", Action::Drop)], &[]);
         let entry = read_event(b"t", b"\x80", Source::Returner, NOW).entry;
         for (kind, passed) in [
             (Kind::Load, true),

@@ -27,5 +27,5 @@ pub use settings::durability::Durability;
 pub use settings::reaction::{
     Allow, ListedRule, Rate, ReactorSettings, RuleOptions, RuleOrder, RunnerLimits, SaltsReactor,
 };
-pub use settings::rule::{Action, Builtin, FilterRule, Pattern, RedactRule, RetcodePattern, Scope};
+pub use settings::rule::{Action, Builtin, Pattern, RedactRule, RetcodePattern, Scope};
 pub use settings::word;

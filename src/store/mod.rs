@@ -60,7 +60,8 @@ pub use error::StoreError;
 pub use format::FORMAT_VERSION;
 pub use index::LatestJob;
 pub use read::consumer::{
-    BatchLimits, ConsumerBatch, ConsumerRecord, ConsumerStatus, LostEntries, Start, is_consumer_name,
+    BatchLimits, ConsumerBatch, ConsumerRecord, ConsumerStatus, HolderProcess, LostEntries, Start,
+    is_consumer_name,
 };
 pub use read::follow::{Followed, Selected};
 pub use read::job_summary::JobSummary;

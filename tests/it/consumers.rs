@@ -177,6 +177,24 @@ fn two_holders_of_one_name_conflict_with_a_clear_error() {
 }
 
 #[test]
+fn an_event_that_a_condition_is_too_slow_for_is_left_out_and_reported() {
+    let cellar = Cellar::start();
+    let condition = format!("data.big is matching('*{}b') or data.n == 3", "a".repeat(3_900));
+    let args = vec![("name", "audit".into()), ("to", "oldest".into()), ("where", condition.as_str().into())];
+    cellar.ask("consumer_create", args);
+    let event = |data| map(vec![("tag", "test/x".into()), ("data", map(data))]);
+    let large = event(vec![("n", 1.into()), ("big", "a".repeat(200_000).as_str().into())]);
+    let events = Value::Array(vec![large, event(vec![("n", 3.into())])]);
+    cellar.ask("event_return", vec![("events", events)]);
+    let found: Vec<_> = next(&cellar, 10, 10_000).into_iter().map(|(_, n, _)| n).collect();
+    assert_eq!(found, [3]);
+    let consumers = cellar.ask("consumers_list", vec![]);
+    let error = consumers["consumers"][0]["error"]["message"].as_str().unwrap().to_owned();
+    assert!(error.contains("event 1: the condition goes through more than"), "{error}");
+    assert!(cellar.counter("filters_too_costly") >= 1);
+}
+
+#[test]
 fn the_verbs_control_a_consumer() {
     let cellar = Cellar::start();
     assert_eq!(
@@ -279,6 +297,19 @@ fn a_tail_joins_history_and_live_events_without_gap_or_duplicate() {
         live.lines.recv_timeout(std::time::Duration::from_millis(200)).ok()
     });
     assert_eq!(first["tag"], "test/1001");
+}
+
+#[test]
+fn a_tail_continues_at_its_position_after_the_daemon_was_killed() {
+    let mut cellar = Cellar::start();
+    put(&cellar, 0..3);
+    let tail = tail(&cellar, &["--since", "1h"]);
+    let next = || saltcellar::testkit::receive(&tail.lines)["data"]["n"].as_u64().unwrap();
+    assert_eq!([next(), next(), next()], [0, 1, 2]);
+    cellar.kill();
+    cellar.restart();
+    put(&cellar, 3..6);
+    assert_eq!([next(), next(), next()], [3, 4, 5]);
 }
 
 #[test]

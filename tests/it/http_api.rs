@@ -3,6 +3,7 @@
 use std::io::{BufRead as _, BufReader, Write as _};
 
 use rmpv::Value;
+use saltcellar::base::limits::HTTP_STREAMS_MAX;
 use saltcellar::wire::frame::Framing;
 use serde_json::{Value as Json, json};
 
@@ -119,6 +120,7 @@ fn every_operation_answers_as_the_openapi_document_describes() {
         format!("{LISTENER}sinks:\n  out: {{encoder: json, transport: {{file: {{path: DIR/out.jsonl}}}}}}\n");
     let cellar = Cellar::start_configured(&text, &[]);
     let jid = "20261121054728123456";
+    put_job(&cellar, "20261121054528123456", "state.apply");
     put_job(&cellar, jid, "state.apply");
     put(&cellar, 0..5);
     let document = ok(&local(&cellar, "GET", "/api/v1/openapi.json", b""));
@@ -143,7 +145,7 @@ fn every_operation_answers_as_the_openapi_document_describes() {
         let url = path
             .replace("{jid}", jid)
             .replace("{name}", if path.contains("/sinks/") { "out" } else { "audit" });
-        let url = url.replace("{seq}", "1");
+        let url = url.replace("{seq}", "1").replace("{minion}", "web1");
         let body = match path.rsplit('/').next().unwrap() {
             "{name}" if method == "PUT" => json!({ "match": [{ "tag": "salt/*" }], "to": "oldest" }),
             "next" => json!({ "limit": 2, "holder": "me" }),
@@ -180,7 +182,16 @@ fn every_operation_answers_as_the_openapi_document_describes() {
     assert!(job["time"].as_str().unwrap().ends_with('Z'), "{job}");
     let missing = ok(&local(&cellar, "GET", &format!("/api/v1/jobs/{jid}/missing"), b""));
     assert_eq!(missing["missing"], json!(["db1"]));
-    assert_eq!(local(&cellar, "GET", "/api/v1/jobs/20200101000000000000", b"").status, 404);
+    let diff = ok(&local(&cellar, "GET", &format!("/api/v1/jobs/{jid}/diff"), b""));
+    assert_eq!((&diff["a"]["jid"], &diff["same"]), (&json!("20261121054528123456"), &json!(1)), "{diff}");
+    let minions = ok(&local(&cellar, "GET", "/api/v1/minions?limit=1", b""));
+    assert_eq!((&minions["minions"][0]["id"], &minions["next"]), (&json!("db1"), &json!("db1")), "{minions}");
+    let minion = ok(&local(&cellar, "GET", "/api/v1/minions/web1", b""));
+    assert_eq!(minion["highstate"]["states"], json!({"total": 1, "failed": 0, "changed": 1}), "{minion}");
+    assert_eq!(minion["last"]["time"], "2026-11-21T05:47:28.123456Z");
+    for path in ["/api/v1/jobs/20200101000000000000", "/api/v1/minions/web9"] {
+        assert_eq!(local(&cellar, "GET", path, b"").status, 404, "{path}");
+    }
 }
 
 #[test]
@@ -201,6 +212,8 @@ fn pages_continue_after_a_restart_and_not_in_another_store() {
     assert_eq!((refused.status, refused.json()["error"]["code"].as_str()), (409, Some("other_store")));
     for (query, expected) in [
         ("where=data.n%20==", "column 10"),
+        ("where=dat.n%20==%201", "column 1: unknown name `dat`; available: data, tag"),
+        ("where=data.n%20is%20evil", "unknown test `evil`; available: boolean"),
         ("limt=3", "unknown parameter limt; known: limit"),
         ("match=%5B%7B%22tagg%22:1%7D%5D", "match[0]"),
         ("cursor=5", "STORE:POSITION"),
@@ -229,11 +242,19 @@ fn a_token_reads_what_its_scope_and_limits_allow() {
     assert_eq!(minions, ["web1/2", "web1/0"], "{events}");
     let job = ok(&get(&address, "/api/v1/jobs/20261121054728123456", &web));
     assert_eq!((&job["missing"], &job["load"], &job["minions"]), (&json!([]), &Json::Null, &json!(["web1"])));
+    let minions = ok(&get(&address, "/api/v1/minions", &web));
+    let ids: Vec<_> = minions["minions"].as_array().unwrap().iter().map(|minion| &minion["id"]).collect();
+    assert_eq!(ids, ["web1", "web1/0", "web1/2"], "{minions}");
+    let diff = ok(&get(&address, "/api/v1/jobs/20261121054729123456/diff?with=20261121054728123456", &web));
+    assert_eq!(diff["b"]["tgt"], Json::Null, "{diff}");
+    ok(&get(&address, "/api/v1/minions/web1", &web));
     let jobs = ok(&get(&address, "/api/v1/jobs", &state));
     assert_eq!(jobs["jobs"].as_array().unwrap().len(), 1, "{jobs}");
     for (path, token) in [
         ("/api/v1/jobs", &web),
         ("/api/v1/status", &web),
+        ("/api/v1/minions/db1", &web),
+        ("/api/v1/minions", &state),
         ("/metrics", &web),
         ("/api/v1/jobs/20261121054729123456", &state),
         ("/api/v1/consumers", &state),
@@ -292,6 +313,26 @@ fn follow(address: &str, path: &str, headers: &str, count: usize) -> Vec<(String
 }
 
 #[test]
+fn a_stream_ends_when_its_token_is_revoked() {
+    let cellar = Cellar::start_configured(LISTENER, &[]);
+    let address = address(&cellar);
+    let read = token(&cellar, &["reader", "--scope", "read"]);
+    let mut stream = connect(&address);
+    let head = format!("GET /api/v1/events/stream HTTP/1.1\r\nhost: localhost\r\n{read}\r\n");
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut lines = BufReader::new(stream).lines().map(Result::unwrap);
+    // The position is fixed once the answer has started.
+    assert!(lines.by_ref().any(|line| line == ":"));
+    put(&cellar, 0..1);
+    assert!(lines.by_ref().any(|line| line.starts_with("data: ") && line.contains("\"n\":0")));
+    cellar.ask("token_revoke", vec![("name", "reader".into())]);
+    put(&cellar, 1..2);
+    let rest: Vec<_> = lines.collect();
+    assert!(rest.iter().any(|line| line.contains("the token was revoked")), "{rest:?}");
+    assert!(!rest.iter().any(|line| line.contains("\"n\":1")), "{rest:?}");
+}
+
+#[test]
 fn a_stream_resumes_without_a_gap_or_a_duplicate() {
     let cellar = Cellar::start_configured(LISTENER, &[]);
     let address = address(&cellar);
@@ -313,6 +354,39 @@ fn a_stream_resumes_without_a_gap_or_a_duplicate() {
     let wrong = get(&address, path, &format!("{read}last-event-id: 0000000000000000:5\r\n"));
     assert_eq!(wrong.status, 409, "{}", wrong.text());
     assert_eq!(get(&address, "/api/v1/events/stream?where=data.n%20==", &read).status, 400);
+}
+
+#[test]
+fn more_slow_readers_than_the_limit_are_answered_503_and_delay_no_one() {
+    let cellar = Cellar::start_configured(LISTENER, &[]);
+    let address = address(&cellar);
+    let read = token(&cellar, &["reader", "--scope", "read"]);
+    let path = "/api/v1/events/stream?since=2020-01-01T00:00:00Z";
+    let head = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n{read}\r\n");
+    let mut slow = Vec::new();
+    for _ in 0..HTTP_STREAMS_MAX {
+        let mut stream = connect(&address);
+        stream.write_all(head.as_bytes()).unwrap();
+        slow.push(stream);
+    }
+    // None of them reads; one more is refused, and when one has ended, another is accepted.
+    let refused = wait_for("the limit of streams", || {
+        Some(raw_head(&address, &head)).filter(|answer| answer.contains("503"))
+    });
+    assert!(refused.contains("retry-after"), "{refused}");
+    put(&cellar, 0..50);
+    assert_eq!(ok(&get(&address, "/api/v1/events?limit=1", &read))["events"][0]["data"]["n"], 49);
+    drop(slow);
+    wait_for("a free stream", || raw_head(&address, &head).contains("200 OK").then_some(()));
+}
+
+/// The head of an answer.
+fn raw_head(address: &str, head: &str) -> String {
+    let mut stream = connect(address);
+    stream.write_all(head.as_bytes()).unwrap();
+    let lines = BufReader::new(stream).lines().map(Result::unwrap);
+    let lines: Vec<_> = lines.take_while(|line| !line.is_empty()).collect();
+    lines.join("\n")
 }
 
 #[test]

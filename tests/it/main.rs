@@ -132,3 +132,9 @@ mod http;
 
 /// The API of the HTTP listener, hooks and metrics.
 mod http_api;
+
+/// The web page.
+mod http_page;
+
+/// salt-api for SaltGUI.
+mod http_salt_api;

@@ -77,6 +77,28 @@ fn pages_of_minions_continue_after_the_last_one() {
 }
 
 #[test]
+fn minions_that_need_attention_are_listed_alone() {
+    let cellar = cellar();
+    answer(&cellar, PING, "web2", "test.ping", &json!(true), 0);
+    let ids = |args: Vec<(&str, Value)>| -> Vec<String> {
+        let page = cellar.ask("minions_list", args);
+        let rows = page["minions"].as_array().unwrap().iter();
+        rows.map(|row| row["id"].as_str().unwrap().to_owned()).collect()
+    };
+    let all = document(&cellar, &["minions", "list"]);
+    let rows = all["minions"].as_array().unwrap().iter();
+    let expected: Vec<_> = rows
+        .filter(|row| row["missing"].as_u64() > Some(0) || row["highstate"]["failed"] == true)
+        .map(|row| row["id"].as_str().unwrap())
+        .collect();
+    assert!(!expected.is_empty() && expected.len() < all["minions"].as_array().unwrap().len(), "{all}");
+    assert_eq!(ids(vec![("attention", true.into())]), expected);
+    let limited = cellar.ask("minions_list", vec![("attention", true.into()), ("limit", 1.into())]);
+    assert_eq!(limited["more"].as_bool(), Some(expected.len() > 1));
+    assert_eq!(limited["minions"][0]["highstate"]["states"]["total"].as_u64(), Some(2), "{limited}");
+}
+
+#[test]
 fn an_event_counts_as_a_sign_of_life() {
     let cellar = cellar();
     event(&cellar, "salt/minion/new1/start", "new1");

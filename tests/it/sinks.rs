@@ -242,6 +242,22 @@ fn a_reload_applies_valid_sinks_and_an_invalid_one_changes_nothing() {
 }
 
 #[test]
+fn a_sink_waits_while_another_process_holds_its_name() {
+    let cellar = Cellar::start_configured(FILE, &[]);
+    cellar.ask("consumer_create", vec![("name", "late".into())]);
+    let held = || vec![("name", "late".into()), ("holder", "elsewhere".into())];
+    cellar.ask("consumer_next", held());
+    let more = "  late: {encoder: json, transport: {file: {path: DIR/late}}}\n";
+    reload(&cellar, &format!("{FILE}{more}"));
+    let show = || stdout(&verb(&cellar, &["sinks", "show", "late", "--output", "json"]));
+    wait_for("the error", || show().contains("in use by").then_some(()));
+    put(&cellar, 0..3);
+    assert_eq!(lines_of(&cellar.dir.path().join("late")), 0);
+    cellar.ask("consumer_release", held());
+    wait_for("the events", || (numbers(&lines(&cellar.dir.path().join("late"))) == [0, 1, 2]).then_some(()));
+}
+
+#[test]
 fn an_invalid_sink_ends_the_start_with_line_and_key() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("c.yaml");

@@ -100,8 +100,8 @@ def end(process):
 class Cellar:
     """``saltcellar serve`` with these sinks."""
 
-    def __init__(self, run, place, sinks):
-        self.run, self.place, self.socket = run, place, str(place / "d.sock")
+    def __init__(self, run, place, sinks, **others):
+        self.run, self.place, self.socket, self.others = run, place, str(place / "d.sock"), others
         self.program = os.environ["SALTCELLAR_BIN"]
         self.config = place / "saltcellar.yaml"
         self.configure(sinks)
@@ -109,7 +109,7 @@ class Cellar:
         self.start()
 
     def configure(self, sinks):
-        self.config.write_text(json.dumps({"sinks": sinks}))
+        self.config.write_text(json.dumps({**self.others, "sinks": sinks}))
 
     def start(self):
         env = {key: value for key, value in os.environ.items() if not key.startswith("SALTCELLAR_")}

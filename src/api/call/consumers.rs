@@ -16,7 +16,7 @@ use crate::base::limits::{
     LIST_BYTES_MAX, LIST_ROWS_MAX,
 };
 use crate::model::SeqNo;
-use crate::store::{BatchLimits, ConsumerStatus, Start, StoredEntry};
+use crate::store::{BatchLimits, ConsumerStatus, HolderProcess, Start, StoredEntry};
 use crate::wire::call::{Args, CallError};
 use crate::wire::filter::{Condition, EntryFilter};
 use crate::wire::msgpack::Writer;
@@ -93,6 +93,8 @@ struct NextArgs {
     bytes: Option<usize>,
     lease_s: Option<u64>,
     wait_ms: Option<u64>,
+    #[serde(default)]
+    bound: bool,
 }
 
 #[derive(Deserialize)]
@@ -215,8 +217,9 @@ pub(super) fn create(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     document(json!({ "name": record.name, "cursor": record.cursor.0 }))
 }
 
-pub(super) fn next(_: &Ctx, args: &Args<'_>, _: Caller) -> Result<Poll, CallError> {
-    let NextArgs { name, holder, limit, bytes, lease_s, wait_ms } = typed(args)?;
+pub(super) fn next(_: &Ctx, args: &Args<'_>, caller: Caller) -> Result<Poll, CallError> {
+    let NextArgs { name, holder, limit, bytes, lease_s, wait_ms, bound } = typed(args)?;
+    let process = caller.pid.filter(|_| bound).and_then(HolderProcess::find);
     let limits = BatchLimits {
         events: limit.unwrap_or(CONSUMER_BATCH_EVENTS).clamp(1, LIST_ROWS_MAX),
         bytes: bytes.unwrap_or(CONSUMER_BATCH_BYTES).clamp(1, LIST_BYTES_MAX),
@@ -226,6 +229,9 @@ pub(super) fn next(_: &Ctx, args: &Args<'_>, _: Caller) -> Result<Poll, CallErro
     let lease = lease_s.map_or(CONSUMER_LEASE, Duration::from_secs).saturating_add(wait);
     Ok(Poll::new(wait_ms, FOLLOW_GATHER, move |ctx, is_last| {
         let batch = ctx.store.next_batch(&name, &holder, lease, limits).map_err(refused)?;
+        if let Some(process) = process {
+            ctx.store.bind_lease(&name, &holder, process).map_err(refused)?;
+        }
         if batch.events.is_empty() && !is_last {
             return Ok(match (batch.paused, batch.is_end) {
                 (true, _) => Attempt::Idle,
@@ -304,7 +310,13 @@ pub(super) fn delete(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
 pub(super) fn follow(ctx: &Ctx, args: &Args<'_>, _: Caller) -> Result<Poll, CallError> {
     let FollowArgs { filter, start, limit, wait_ms } = typed(args)?;
     let filter = filter.filter()?;
-    let mut from = ctx.store.position(start.start()?.unwrap_or(Start::Newest)).map_err(failed)?;
+    let start = start.start()?.unwrap_or(Start::Newest);
+    let mut from = ctx.store.position(start).map_err(failed)?;
+    // The caller continues at its own position.
+    let mut gap = match start {
+        Start::Seq(seq) => ctx.store.gap_before(seq, from),
+        _ => None,
+    };
     let limit = limit.unwrap_or(CONSUMER_BATCH_EVENTS).clamp(1, LIST_ROWS_MAX);
     Ok(Poll::new(wait_ms, FOLLOW_GATHER, move |ctx, is_last| {
         let store = &ctx.store;
@@ -314,12 +326,13 @@ pub(super) fn follow(ctx: &Ctx, args: &Args<'_>, _: Caller) -> Result<Poll, Call
             ctx.metrics.filters_too_costly.add(1);
             return Err(CallError::Refused(format!("event {seq}: {error}")));
         }
-        if found.events.is_empty() && !is_last {
+        if found.events.is_empty() && gap.is_none() && !is_last {
             return Ok(if found.is_end { Attempt::After(from) } else { Attempt::Again });
         }
+        let events: Vec<_> = gap.take().into_iter().chain(found.events).collect();
         let mut w = Writer::new();
         w.map(3);
-        write_events(ctx, &mut w, &found.events);
+        write_events(ctx, &mut w, &events);
         w.str("next").uint(from.0).str("more").bool(!found.is_end);
         Ok(Attempt::Done(w.into_bytes()))
     }))

@@ -18,7 +18,7 @@ mod writes;
 pub use poll::Poll;
 pub(in crate::api) use reactor::no_events;
 pub use rights::{Caller, Rights};
-pub(in crate::api) use send::fire;
+pub use send::fire;
 pub use store::prune_answer;
 pub(in crate::api) use writes::signed_return;
 

@@ -12,10 +12,12 @@ use crate::model::Right;
 use crate::wire::call::{Args, CallError};
 
 /// The process that makes a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Caller {
     /// Its effective user when it connected; `None` if the kernel does not report it.
     pub uid: Option<u32>,
+    /// Its id when it connected, if it is a process of this machine.
+    pub pid: Option<u32>,
 }
 
 /// Maps uids to rights.

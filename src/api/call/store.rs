@@ -3,6 +3,7 @@
 use serde_json::{Value as Json, json};
 
 use super::{Ctx, document, failed};
+use crate::base::limits::HOURS_SHOWN;
 use crate::model::{Age, Keep};
 use crate::store::read::stats::ClassStats;
 use crate::store::retain::{DropOutcome, PlannedDrop, PruneOptions};
@@ -26,6 +27,7 @@ pub(super) fn stats(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
         "clock_step":
             step.map(|step| json!({ "ahead_s": step.ahead / 1_000_000, "wait_s": step.left.as_secs() })),
         "holds": stats.holds,
+        "entries_by_hour": ctx.store.entries_by_hour(HOURS_SHOWN).map_err(failed)?,
         "classes": stats.classes.iter().map(class_stats).collect::<Json>(),
     }))
 }

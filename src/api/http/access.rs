@@ -5,18 +5,26 @@
 //! | unix socket | those of its user at the local socket; a token is ignored |
 //! | loopback, without a token | `/metrics`, `/healthz`, `/readyz` |
 //! | network, without a token | `/healthz`, `/readyz` |
+//! | any, without a token | the form of the page for a token |
 //! | any, with a token | the scope of the token, within its limits |
 //!
+//! A token is in `Authorization`, in `X-Auth-Token` as for salt-api, or in the cookie of the page.
+//!
 //! A browser on this machine can send requests to a loopback address for any web page. Such requests are rejected by three properties that a page cannot
-//! change: a name in `Host` that is not this machine's (the page's own name, rebound to 127.0.0.1), a foreign `Origin`, and `Sec-Fetch-Site`.
+//! change: a name in `Host` that is not this machine's (the page's own name, rebound to 127.0.0.1), a foreign `Origin`, and `Sec-Fetch-Site`. The same is true of
+//! the unix socket, which ssh can forward to a port of this machine. A link on another site may lead to a view: the answer is empty, and the browser
+//! loads the view again.
 
 use std::net::{IpAddr, SocketAddr};
 
+use axum::extract::Request;
 use hyper::header::{self, HeaderMap};
-use hyper::{StatusCode, Uri};
+use hyper::{Method, StatusCode, Uri};
 
 use super::answer::HttpError;
-use super::tokens::{TokenLimits, Tokens};
+use super::page;
+use super::salt_api;
+use super::tokens::{Token, TokenLimits, Tokens};
 use crate::api::call::{Caller, Rights};
 use crate::model::Right;
 
@@ -47,9 +55,21 @@ pub(super) struct Access {
     pub(super) right: Right,
     pub(super) limits: TokenLimits,
     pub(super) caller: Caller,
+    /// Its token, which may be revoked while an answer is written.
+    pub(super) token: Option<Box<Token>>,
 }
 
 impl Access {
+    fn of(token: Token) -> Self {
+        Self {
+            name: format!("token {}", token.name),
+            right: token.scope.into(),
+            limits: token.limits.clone(),
+            caller: Caller::default(),
+            token: Some(Box::new(token)),
+        }
+    }
+
     /// Rejects a request without the right for it.
     pub(super) fn check(&self, what: &str, needed: Right) -> Result<(), HttpError> {
         if needed <= self.right {
@@ -64,13 +84,23 @@ impl Access {
     }
 }
 
+/// The origin of a request that is not rejected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Site {
+    /// This listener, a program, or the address bar of a browser.
+    Own,
+    /// A link on a page of another site.
+    Link,
+}
+
 /// Rejects requests that a web page of another site may have caused.
 pub(super) fn check_site(
     peer: Peer,
+    method: &Method,
     uri: &Uri,
     headers: &HeaderMap,
     hosts: &[String],
-) -> Result<(), HttpError> {
+) -> Result<Site, HttpError> {
     let mut named = headers.get_all(header::HOST).iter();
     let host = match (named.next(), named.next()) {
         (Some(host), None) => host.to_str().ok(),
@@ -82,7 +112,7 @@ pub(super) fn check_site(
         return Err(HttpError::bad("the request line and `Host` name different hosts"));
     }
     let name = without_port(host);
-    if let Peer::Network { is_loopback: true, .. } = peer
+    if !matches!(peer, Peer::Network { is_loopback: false, .. })
         && !is_local_name(name)
         && !hosts.iter().any(|known| known.eq_ignore_ascii_case(name))
     {
@@ -99,12 +129,18 @@ pub(super) fn check_site(
         }
     }
     for site in headers.get_all("sec-fetch-site") {
-        if !matches!(site.as_bytes(), b"same-origin" | b"none") {
-            let why = "requests of web pages of other sites are rejected (`Sec-Fetch-Site`)";
-            return Err(cross_site(why.to_owned()));
+        if matches!(site.as_bytes(), b"same-origin" | b"none") {
+            continue;
         }
+        let is = |name: &str, value: &str| headers.get(name).is_some_and(|found| found == value);
+        let is_link = is("sec-fetch-mode", "navigate") && is("sec-fetch-dest", "document");
+        if *method == Method::GET && is_link && page::is_page(uri.path()) {
+            return Ok(Site::Link);
+        }
+        let why = "requests of web pages of other sites are rejected (`Sec-Fetch-Site`)";
+        return Err(cross_site(why.to_owned()));
     }
-    Ok(())
+    Ok(Site::Own)
 }
 
 fn cross_site(message: String) -> HttpError {
@@ -127,25 +163,26 @@ fn is_local_name(name: &str) -> bool {
 }
 
 /// The paths that need no token.
-const OPEN: [&str; 2] = ["/healthz", "/readyz"];
+const OPEN: [&str; 4] = ["/healthz", "/readyz", "/login", "/logout"];
 
 /// Who makes the request; `None` for a path that needs no token, without one.
 pub(super) fn authenticate(
     peer: Peer,
-    path: &str,
-    headers: &HeaderMap,
+    request: &Request,
     tokens: &Tokens,
     rights: &Rights,
 ) -> Result<Option<Access>, HttpError> {
+    let (path, headers) = (request.uri().path(), request.headers());
     let is_loopback = match peer {
         Peer::Unix { uid } => {
-            let caller = Caller { uid };
+            let caller = Caller { uid, pid: None };
             let right = rights.of(caller);
             return Ok(Some(Access {
                 name: peer.to_string(),
                 right,
                 limits: TokenLimits::default(),
                 caller,
+                token: None,
             }));
         }
         Peer::Network { is_loopback, .. } => is_loopback,
@@ -153,22 +190,34 @@ pub(super) fn authenticate(
     let unauthenticated =
         |message: &str| Err(HttpError::new(StatusCode::UNAUTHORIZED, "unauthenticated", message));
     let mut given = headers.get_all(header::AUTHORIZATION).iter();
+    let is_open = OPEN.contains(&path) || (is_loopback && path == "/metrics") || page::is_page(path);
+    let cookie = || {
+        let token = tokens.find(page::token_of(headers)?)?;
+        page::is_confirmed(request.method(), headers).then(|| Access::of(token))
+    };
+    let invalid = "the token is not valid: unknown or revoked";
+    let of_salt = headers.get(salt_api::TOKEN_HEADER).filter(|token| !token.is_empty());
     match (given.next(), given.next()) {
-        (None, _) if OPEN.contains(&path) || (is_loopback && path == "/metrics") => Ok(None),
-        (None, _) => unauthenticated(
-            "this request needs a token: `Authorization: Bearer TOKEN`; `saltcellar token create NAME` makes one",
-        ),
+        // A client of salt-api signs in again with its old token in the header.
+        (None, _) if of_salt.is_some() && !OPEN.contains(&path) => {
+            match of_salt.and_then(|token| tokens.find(token.to_str().ok()?.trim())) {
+                Some(token) => Ok(Some(Access::of(token))),
+                None => unauthenticated(invalid),
+            }
+        }
+        (None, _) => match cookie() {
+            Some(access) => Ok(Some(access)),
+            None if is_open => Ok(None),
+            None => unauthenticated(
+                "this request needs a token: `Authorization: Bearer TOKEN`; `saltcellar token create NAME` makes one",
+            ),
+        },
         (Some(given), None) => {
             let text = given.to_str().ok().and_then(|text| text.split_once(' '));
             let token = text.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
             match token.and_then(|(_, token)| tokens.find(token.trim())) {
-                Some(token) => Ok(Some(Access {
-                    name: format!("token {}", token.name),
-                    right: token.scope.into(),
-                    limits: token.limits,
-                    caller: Caller { uid: None },
-                })),
-                None => unauthenticated("the token is not valid: unknown or revoked"),
+                Some(token) => Ok(Some(Access::of(token))),
+                None => unauthenticated(invalid),
             }
         }
         (Some(_), Some(_)) => unauthenticated("more than one `Authorization`"),
@@ -180,14 +229,14 @@ mod tests {
     use super::*;
     use hyper::header::{HeaderName, HeaderValue};
 
-    fn site(host: &str, others: &[(&str, &str)], loopback: bool) -> Result<(), String> {
+    fn site(host: &str, others: &[(&str, &str)], loopback: bool) -> Result<Site, String> {
         let mut headers = HeaderMap::new();
         for (name, value) in [("host", host)].iter().chain(others) {
             let name = HeaderName::from_bytes(name.as_bytes()).unwrap();
             headers.append(name, HeaderValue::from_str(value).unwrap());
         }
         let peer = Peer::Network { from: "192.0.2.1:5".parse().unwrap(), is_loopback: loopback };
-        check_site(peer, &Uri::from_static("/metrics"), &headers, &["known.example".to_owned()])
+        check_site(peer, &Method::GET, &Uri::from_static("/metrics"), &headers, &["known.example".to_owned()])
             .map_err(|error| error.message)
     }
 
@@ -196,13 +245,17 @@ mod tests {
         for host in
             ["localhost", "LOCALHOST:4581", "127.0.0.1:4581", "127.1.2.3", "[::1]:4581", "Known.example:1"]
         {
-            assert_eq!(site(host, &[], true), Ok(()), "{host}");
+            assert_eq!(site(host, &[], true), Ok(Site::Own), "{host}");
         }
         for host in
             ["evil.example", "evil.example:4581", "127.0.0.1.evil.example", "192.0.2.9", "localhost.evil", ""]
         {
             assert!(site(host, &[], true).unwrap_err().contains("is not a name of this listener"), "{host}");
-            assert_eq!(site(host, &[], false), Ok(()), "{host}: a network listener has tokens and TLS");
+            assert_eq!(
+                site(host, &[], false),
+                Ok(Site::Own),
+                "{host}: a network listener has tokens and TLS"
+            );
         }
         assert!(site("a", &[("host", "b")], false).unwrap_err().contains("exactly one"));
     }
@@ -215,7 +268,7 @@ mod tests {
             let error = site("localhost:4581", &[("origin", origin)], true).unwrap_err();
             assert!(error.contains("`Origin`"), "{origin}: {error}");
         }
-        assert_eq!(site("localhost:4581", &[("origin", "http://localhost:4581")], true), Ok(()));
+        assert_eq!(site("localhost:4581", &[("origin", "http://localhost:4581")], true), Ok(Site::Own));
         for (from, passes) in
             [("same-origin", true), ("none", true), ("same-site", false), ("cross-site", false)]
         {
@@ -224,6 +277,37 @@ mod tests {
         let headers = HeaderMap::from_iter([(header::HOST, HeaderValue::from_static("localhost"))]);
         let peer = Peer::Unix { uid: None };
         let uri = Uri::from_static("http://evil.example/metrics");
-        assert!(check_site(peer, &uri, &headers, &[]).unwrap_err().message.contains("different hosts"));
+        let rejected = |uri: &Uri, headers: &HeaderMap| {
+            check_site(peer, &Method::GET, uri, headers, &[]).unwrap_err().message
+        };
+        assert!(rejected(&uri, &headers).contains("different hosts"));
+        let rebound = HeaderMap::from_iter([(header::HOST, HeaderValue::from_static("evil.example"))]);
+        assert!(rejected(&Uri::from_static("/"), &rebound).contains("not a name of this listener"));
+    }
+
+    #[test]
+    fn a_link_on_another_site_leads_to_a_view_and_to_nothing_else() {
+        let peer = Peer::Unix { uid: None };
+        let of = |method: &Method, uri: &'static str, mode: &'static str, dest: &'static str| {
+            let headers = [
+                ("host", "localhost"),
+                ("sec-fetch-site", "cross-site"),
+                ("sec-fetch-mode", mode),
+                ("sec-fetch-dest", dest),
+            ];
+            let headers =
+                headers.map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
+            check_site(peer, method, &Uri::from_static(uri), &HeaderMap::from_iter(headers), &[]).ok()
+        };
+        assert_eq!(of(&Method::GET, "/jobs/1", "navigate", "document"), Some(Site::Link));
+        for (method, uri, mode, dest) in [
+            (Method::POST, "/sign-in", "navigate", "document"),
+            (Method::GET, "/api/v1/jobs", "navigate", "document"),
+            (Method::GET, "/metrics", "navigate", "document"),
+            (Method::GET, "/jobs", "navigate", "iframe"),
+            (Method::GET, "/jobs", "no-cors", "script"),
+        ] {
+            assert_eq!(of(&method, uri, mode, dest), None, "{method} {uri} {mode} {dest}");
+        }
     }
 }

@@ -99,14 +99,19 @@ pub(super) fn protect(headers: &mut HeaderMap) {
 
 /// A JSON answer to a reading request, with an entity tag; without a body if the peer has it already.
 pub(super) fn tagged(body: Bytes, request: &HeaderMap) -> Answer {
+    tagged_as("application/json", body, request)
+}
+
+/// As [`tagged`], of another type.
+pub(super) fn tagged_as(kind: &'static str, body: Bytes, request: &HeaderMap) -> Answer {
     let tag = format!("\"{:032x}\"", xxh3_128(&body));
     let known = request.get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
     let is_known =
         known.flat_map(|list| list.split(',')).any(|one| one.trim().trim_start_matches("W/") == tag);
     let mut answer = if is_known {
-        plain(StatusCode::NOT_MODIFIED, "application/json", Bytes::new())
+        plain(StatusCode::NOT_MODIFIED, kind, Bytes::new())
     } else {
-        plain(StatusCode::OK, "application/json", body)
+        plain(StatusCode::OK, kind, body)
     };
     if let Ok(tag) = HeaderValue::from_str(&tag) {
         answer.headers_mut().insert(header::ETAG, tag);

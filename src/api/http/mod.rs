@@ -1,4 +1,4 @@
-//! The HTTP listener: health, metrics, hooks and the API, on a network address and on a unix socket (docs/HTTP.md).
+//! The HTTP listener: health, metrics, hooks, the API and the page, on a network address and on a unix socket (docs/HTTP.md).
 //!
 //! # Limits
 //!
@@ -13,7 +13,9 @@ mod access;
 mod answer;
 mod hook;
 pub mod metrics;
+mod page;
 mod peer;
+mod salt_api;
 mod server;
 pub mod tokens;
 pub mod v1;

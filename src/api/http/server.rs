@@ -18,10 +18,12 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout};
 use tower_service::Service as _;
 
-use super::access::{Access, Peer, authenticate, check_site};
+use super::access::{Access, Peer, Site, authenticate, check_site};
 use super::answer::{Answer, AnswerRoom, HttpError, plain, protect};
 use super::hook;
 use super::metrics::{self, Highstates};
+use super::page;
+use super::salt_api;
 use super::v1;
 use crate::api::call::Ctx;
 use crate::base::limits::{
@@ -119,10 +121,13 @@ impl HttpServer {
         }
     }
 
-    fn check(&self, request: &Request, peer: Peer) -> Result<Option<Access>, HttpError> {
-        check_site(peer, request.uri(), request.headers(), &self.config.hosts)?;
+    fn check(&self, request: &Request, peer: Peer) -> Result<Checked, HttpError> {
+        let site = check_site(peer, request.method(), request.uri(), request.headers(), &self.config.hosts)?;
+        if site == Site::Link {
+            return Ok(Checked::Arrival);
+        }
         let Ctx { tokens, rights, .. } = &*self.ctx;
-        authenticate(peer, request.uri().path(), request.headers(), tokens, rights)
+        authenticate(peer, request, tokens, rights).map(Checked::Access)
     }
 
     /// Counts a rejected request, and logs one of each kind at an interval.
@@ -145,6 +150,14 @@ impl HttpServer {
     }
 }
 
+/// A request that passed the checks.
+enum Checked {
+    /// What it may do; `None` for a path that needs no token, without one.
+    Access(Option<Access>),
+    /// A visit of the page through a link on another site.
+    Arrival,
+}
+
 /// The routes of one connection.
 pub(super) fn routes(server: &Arc<HttpServer>) -> Router {
     Router::new()
@@ -153,6 +166,8 @@ pub(super) fn routes(server: &Arc<HttpServer>) -> Router {
         .route("/metrics", get(scrape))
         .route("/hook/{*tag}", post(hook::receive))
         .merge(v1::routes())
+        .merge(page::routes())
+        .merge(salt_api::routes())
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
         .layer(from_fn_with_state(server.clone(), guard))
@@ -171,7 +186,8 @@ async fn guard(State(server): Server, mut request: Request, next: Next) -> Respo
     let line = format!("{} {:.200}", request.method(), request.uri());
     let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
     let access = match server.check(&request, peer) {
-        Ok(access) => access,
+        Ok(Checked::Access(access)) => access,
+        Ok(Checked::Arrival) => return page::arrival(request.uri()),
         Err(error) => {
             server.count(peer, &line, &error);
             return error.answer();
@@ -195,7 +211,12 @@ async fn guard(State(server): Server, mut request: Request, next: Next) -> Respo
 
 /// The answer to a rejected request, which [`guard`] counts.
 pub(super) fn rejected(error: HttpError) -> Response {
-    let mut answer = error.answer();
+    let answer = error.answer();
+    rejected_with(error, answer)
+}
+
+/// As [`rejected`], in another form.
+pub(super) fn rejected_with(error: HttpError, mut answer: Answer) -> Response {
     answer.extensions_mut().insert(Rejected(error));
     answer
 }

@@ -154,6 +154,11 @@ impl Tokens {
         found
     }
 
+    /// Whether a token that was found still exists.
+    pub fn is_valid(&self, token: &Token) -> bool {
+        self.state.lock().tokens.contains(token)
+    }
+
     /// Adds a token, and returns its text, which is not kept.
     fn create(&self, name: &str, scope: Scope, limits: TokenLimits, now: i64) -> Result<String, CallError> {
         let mut random = [0; 32];

@@ -416,7 +416,7 @@ impl Session {
             let Some(run @ CallHandler::Read(_)) = find(request.call).map(|call| &call.run) else {
                 return Vec::new();
             };
-            let work = || run.answer(&server.ctx, &request.args, Caller { uid: None });
+            let work = || run.answer(&server.ctx, &request.args, Caller::default());
             let answer = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
                 Err(CallError::Internal("the call panicked, see the daemon's log".to_owned()))
             });

@@ -62,6 +62,13 @@ pub struct MinionRow {
     pub missing: usize,
 }
 
+impl MinionRow {
+    /// Whether its last highstate failed, or returns are missing.
+    fn needs_attention(&self) -> bool {
+        self.missing > 0 || self.highstate.as_ref().is_some_and(|run| run.failed == Some(true))
+    }
+}
+
 /// A time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -142,6 +149,8 @@ pub struct TimelineEvent {
 pub struct MinionsFilter {
     /// Pattern for the id.
     pub minion: Option<Glob>,
+    /// Only minions whose last highstate failed, or that have missing returns.
+    pub attention: bool,
     /// Ids after this one.
     pub after: Option<String>,
     /// Minions on the page.
@@ -248,10 +257,11 @@ fn missing_returns(store: &Store, wanted: impl Fn(&str) -> bool) -> Result<Missi
     Ok(found)
 }
 
-/// Reads results and states of the runs of these minions. Runs of the same job are read together.
+/// Reads results, and states up to a number of bytes, of the runs of these minions. Runs of the same job are read together.
 fn read_states(
     store: &Store,
     rows: &mut [(String, &mut LastRun)],
+    bytes_max: usize,
     mut details: impl FnMut(&str, &super::states::StateRow<'_>),
 ) -> Result<usize, StoreError> {
     let mut by_jid: BTreeMap<String, Vec<usize>> = BTreeMap::new();
@@ -264,10 +274,12 @@ fn read_states(
             let is_name = |arg: &[u8]| as_text(arg).is_some_and(|name| !name.contains('='));
             as_text(&job.fun) == Some("state.apply") && msgpack::elements(&job.arg).any(is_name)
         });
-        for part in of_job.chunks(MINIONS_STATES_AT_ONCE) {
+        // Results alone need little memory; each further part reads the job again.
+        let at_once = if bytes_max == 0 { of_job.len().max(1) } else { MINIONS_STATES_AT_ONCE };
+        for part in of_job.chunks(at_once) {
             let ids: BTreeSet<&str> =
                 part.iter().filter_map(|n| rows.get(*n)).map(|(id, _)| id.as_str()).collect();
-            let with_states = bytes <= MINIONS_STATE_BYTES;
+            let with_states = bytes < bytes_max;
             let job = Job::read_of(store, &jid, |id| with_states && ids.contains(id))?;
             for n in part {
                 let Some((id, run)) = rows.get_mut(*n) else { continue };
@@ -293,6 +305,11 @@ fn read_states(
     Ok(unread)
 }
 
+/// The highstates of a list, by minion.
+fn highstates(minions: &mut [MinionRow]) -> Vec<(String, &mut LastRun)> {
+    minions.iter_mut().filter_map(|row| Some((row.id.clone(), row.highstate.as_mut()?))).collect()
+}
+
 fn seen(id: &str, events: &HashMap<String, Micros>, last: Option<&LastRun>) -> Option<Seen> {
     let of_jid = last.and_then(|last| last.time);
     let time = events.get(id).map(|at| at.0).max(of_jid)?;
@@ -309,7 +326,6 @@ pub fn minions_list(store: &Store, filter: &MinionsFilter) -> Result<MinionsPage
     let after = |id: &&String| filter.after.as_ref().is_none_or(|after| *id > after);
     let is_master = |id: &str| id.ends_with("_master") && !runs.contains_key(id);
     let ids: BTreeSet<&String> = known.filter(|id| wanted(id) && !is_master(id)).filter(after).collect();
-    let more = ids.len() > filter.limit;
     let row = |id: &String| {
         let runs = runs.get(id);
         let last = runs.and_then(|runs| newest(runs.iter())).map(|(fun, run)| last_run(fun, run));
@@ -321,10 +337,15 @@ pub fn minions_list(store: &Store, filter: &MinionsFilter) -> Result<MinionsPage
             last,
         }
     };
-    let mut minions: Vec<MinionRow> = ids.into_iter().take(filter.limit).map(row).collect();
-    let mut highstates: Vec<(String, &mut LastRun)> =
-        minions.iter_mut().filter_map(|row| Some((row.id.clone(), row.highstate.as_mut()?))).collect();
-    let states_unread = read_states(store, &mut highstates, |_, _| {})?;
+    let examined = if filter.attention { usize::MAX } else { filter.limit.saturating_add(1) };
+    let mut minions: Vec<MinionRow> = ids.into_iter().take(examined).map(row).collect();
+    if filter.attention {
+        read_states(store, &mut highstates(&mut minions), 0, |_, _| {})?;
+        minions.retain(MinionRow::needs_attention);
+    }
+    let more = minions.len() > filter.limit;
+    minions.truncate(filter.limit);
+    let states_unread = read_states(store, &mut highstates(&mut minions), MINIONS_STATE_BYTES, |_, _| {})?;
     let next = minions.last().map(|row| row.id.clone()).filter(|_| more);
     let events_since = events.since.map(|at| at.0);
     Ok(MinionsPage {
@@ -350,7 +371,7 @@ pub fn minion(store: &Store, id: &str) -> Result<Option<MinionDetails>, StoreErr
     let mut highstate = last_highstate(&runs);
     let (mut failed_states, mut changed_states) = (Vec::new(), Vec::new());
     let mut rows: Vec<_> = highstate.iter_mut().map(|run| (id.to_owned(), run)).collect();
-    let states_unread = read_states(store, &mut rows, |_, state| {
+    let states_unread = read_states(store, &mut rows, MINIONS_STATE_BYTES, |_, state| {
         for (list, is_in) in
             [(&mut failed_states, state.result == Some(false)), (&mut changed_states, state.changed())]
         {

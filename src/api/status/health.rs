@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{BusRow, ConsumerRow, HttpsRow, ReactorRow, SinkRow, SpoolRow, Status};
 use crate::base::clock::Micros;
+use crate::base::units::span;
 
 /// How well something is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -249,10 +250,10 @@ fn sink(found: &mut Reasons, row: &SinkRow) {
         return;
     }
     if row.failures > 0 {
-        let message = format!("{} failed attempts, {} s behind: {error}", row.failures, row.lag_s);
+        let message = format!("{} failed attempts, {} behind: {error}", row.failures, span(row.lag_s));
         found.add(if row.lag_s > LAG_S_MAX { Problem } else { Warning }, part.clone(), message);
     } else if row.lag_s > LAG_S_MAX && row.state != "paused" {
-        let message = format!("{} s behind, {} entries", row.lag_s, row.lag_entries);
+        let message = format!("{} behind, {} entries", span(row.lag_s), row.lag_entries);
         found.add(Warning, part.clone(), message);
     }
     if row.dead_letters > 0 {
@@ -269,7 +270,7 @@ fn consumer(found: &mut Reasons, row: &ConsumerRow) {
     }
     if row.lag_s > LAG_S_MAX && !row.paused {
         let error = row.error.as_ref().map_or_else(String::new, |error| format!(": {error}"));
-        found.add(Warning, part, format!("{} s behind, {} entries{error}", row.lag_s, row.lag_entries));
+        found.add(Warning, part, format!("{} behind, {} entries{error}", span(row.lag_s), row.lag_entries));
     }
 }
 
@@ -350,13 +351,13 @@ mod tests {
             ..SinkRow::default()
         };
         let with = |row| Status { disk: ample(), sinks: vec![row], ..Status::default() };
-        check(&with(row("retrying", 2, 9)), &[(Warning, "sink s", "2 failed attempts, 9 s behind: refused")]);
+        check(&with(row("retrying", 2, 9)), &[(Warning, "sink s", "2 failed attempts, 9s behind: refused")]);
         check(
             &with(row("retrying", 2, 601)),
-            &[(Problem, "sink s", "2 failed attempts, 601 s behind: refused")],
+            &[(Problem, "sink s", "2 failed attempts, 10m behind: refused")],
         );
         check(&with(row("paused", 0, 6_000)), &[]);
-        check(&with(row("idle", 0, 6_000)), &[(Warning, "sink s", "6000 s behind, 5 entries")]);
+        check(&with(row("idle", 0, 6_000)), &[(Warning, "sink s", "100m behind, 5 entries")]);
         check(
             &with(row("failed", 0, 0)),
             &[(Problem, "sink s", "its thread has failed, restart the daemon: refused")],
@@ -395,7 +396,7 @@ mod tests {
             &Status { disk: ample(), consumers: vec![row], ..Status::default() },
             &[
                 (Problem, "consumer c", "4 entries expired before it read them"),
-                (Warning, "consumer c", "601 s behind, 0 entries"),
+                (Warning, "consumer c", "10m behind, 0 entries"),
             ],
         );
         let row = ReactorRow { master_unreachable: true, behind: 10_001, ..ReactorRow::default() };

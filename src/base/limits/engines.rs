@@ -50,3 +50,9 @@ pub const SINK_EXEC_STOP: Duration = Duration::from_secs(2);
 
 /// Bytes of a request or an answer that `saltcellar sinks test` shows.
 pub const SINK_SHOWN_BYTES_MAX: usize = 64 * 1024;
+
+/// Number of scripts. Each has two threads and a program.
+pub const SCRIPTS_MAX: usize = 32;
+
+/// Lines of a script that wait while an event cannot be fired; then the program waits.
+pub const SCRIPT_LINES_WAITING: usize = 16;

@@ -40,6 +40,17 @@ pub const HTTP_STREAM_EVENTS: usize = 500;
 /// Interval at which an idle event stream sends a comment, so that a broken connection is noticed.
 pub const HTTP_STREAM_BEAT: Duration = Duration::from_secs(10);
 
+/// Newest jobs that `jobs.list_jobs` of salt-api answers.
+pub const SALT_API_JOBS: usize = 1000;
+/// Chunks of low data in one request to salt-api.
+pub const SALT_API_CHUNKS: usize = 16;
+/// Seconds until a client of salt-api signs in again.
+pub const SALT_API_EXPIRE: i64 = 12 * 3600;
+/// Age in microseconds up to which a job with missing returns is active for salt-api, and the number of such jobs.
+pub const SALT_API_ACTIVE: i64 = 3600 * 1_000_000;
+/// See [`SALT_API_ACTIVE`].
+pub const SALT_API_ACTIVE_JOBS: usize = 20;
+
 /// Tokens of one daemon.
 pub const TOKENS_MAX: usize = 256;
 
@@ -51,3 +62,15 @@ pub const HTTP_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Age of the appender's last sign of life from which the daemon is not healthy. It iterates at least once a second.
 pub const HEALTH_STUCK: Duration = Duration::from_secs(10);
+
+/// Values of an event, or of a return, that a tree on the page shows.
+pub const PAGE_TREE_NODES_MAX: usize = 5000;
+
+/// Characters of a value in one line of the page.
+pub const PAGE_TEXT_MAX: usize = 200;
+
+/// Rows of a list on the page, unless its address has a `limit`.
+pub const PAGE_ROWS: usize = 50;
+
+/// Rows of a list on the overview.
+pub const PAGE_OVERVIEW_ROWS: usize = 8;

@@ -178,6 +178,9 @@ pub const REACTOR_SHADOW_WAITING_MAX: usize = 100_000;
 /// See [`REACTOR_SHADOW_WAITING_MAX`].
 pub const REACTOR_SHADOW_WAITING_BYTES: usize = 64 * 1024 * 1024;
 
+/// Latest differences that a status of the reactor shows.
+pub const REACTOR_SHADOW_DIFFERENCES: usize = 50;
+
 /// Bytes of one compared value of a call; a larger one is reported as not comparable.
 pub const REACTOR_SHADOW_ACT_BYTES_MAX: usize = 64 * 1024;
 

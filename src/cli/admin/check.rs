@@ -5,6 +5,7 @@ use anyhow::Context;
 use crate::cli::Global;
 use crate::cli::format::output::show;
 use crate::config::{Config, Environment};
+use crate::engines::program::script;
 use crate::engines::settings::of_config;
 
 pub(in crate::cli) const EXAMPLES: &str = "\
@@ -20,5 +21,6 @@ pub(in crate::cli) fn run(global: &Global) -> anyhow::Result<()> {
     let config =
         Config::load(&global.overrides(), &Environment::of_process()).context("read the configuration")?;
     of_config(&config).context("read the configuration")?;
+    script::of_config(&config).context("read the configuration")?;
     show(global.output, &config.to_json(), |out| Ok(out.text(&config.to_yaml())?))
 }

@@ -1,12 +1,11 @@
-//! `saltcellar completions SHELL` and `saltcellar man DIR`: what is generated from the definition of the command line.
+//! `saltcellar completions SHELL` and `saltcellar man DIR`: what the program generates from the definition of the command line. `docs/CLI.md` is the other part.
 
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use clap::CommandFactory;
 use clap_complete::Shell;
 
-use crate::cli::Cli;
+use crate::cli;
 use crate::cli::format::output::{Format, Output};
 
 /// Arguments of `completions`.
@@ -26,7 +25,7 @@ Examples:
 pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<()> {
     // The generator panics if a write fails, so it writes to memory.
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "saltcellar", &mut script);
+    clap_complete::generate(args.shell, &mut cli::command(), "saltcellar", &mut script);
     let mut out = Output::new(Format::Table);
     out.text(&String::from_utf8_lossy(&script))?;
     Ok(out.flush()?)
@@ -41,6 +40,6 @@ pub(in crate::cli) struct ManArgs {
 
 /// Writes `saltcellar.1` and a page of each verb, such as `saltcellar-jobs-list.1`.
 pub(in crate::cli) fn man(args: &ManArgs) -> anyhow::Result<()> {
-    clap_mangen::generate_to(Cli::command(), &args.directory)
+    clap_mangen::generate_to(cli::command(), &args.directory)
         .with_context(|| format!("write manual pages to {}", args.directory.display()))
 }

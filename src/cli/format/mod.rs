@@ -8,6 +8,5 @@ pub(super) mod output;
 pub(super) mod outputter;
 pub(super) mod progress;
 pub(super) mod table;
-pub(super) mod units;
 pub(super) mod when;
 pub(super) mod yaml;

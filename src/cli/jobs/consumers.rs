@@ -130,7 +130,7 @@ A new consumer starts with the next event. For an existing one, the filter is re
 
 Examples:
   saltcellar consumers create audit --tag 'salt/auth*'
-  saltcellar consumers create failures --fun 'state.*' --where 'data.retcode != 0' --from 2h";
+  saltcellar consumers create failures --fun 'state.*' --retcode '!0' --from 2h";
 
 const NEXT_EXAMPLES: &str = "\
 JSON includes each event's data and its id, which stays the same when the event is delivered again.

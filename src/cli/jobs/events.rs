@@ -110,7 +110,7 @@ Examples:
   saltcellar events list
   saltcellar events list --tag 'salt/job/*/ret/*' --since 10m
   saltcellar events list --minion web1 --data
-  saltcellar events list --fun 'state.*' --where 'data.retcode != 0'
+  saltcellar events list --fun 'state.*' --retcode '!0'
   saltcellar events list --since yesterday --search 'Permission denied' --explain
   saltcellar events list --jid 20261121054728123456 --output json
   saltcellar events list --all --since 2026-11-21 --output jsonl | gzip > events.jsonl.gz";

@@ -6,10 +6,10 @@ use serde_json::{Value as Json, json};
 use super::super::format::fields::Fields as _;
 use super::super::format::output::{Output, show, show_rows};
 use super::super::format::table::{Column, Table};
-use super::super::format::units::span;
 use super::super::format::when::{short, short_in_zone, time_of, title};
 use super::super::{Global, ask};
 use crate::base::clock::Clock;
+use crate::base::units::span;
 
 /// Verbs under `minions`.
 #[derive(clap::Subcommand)]

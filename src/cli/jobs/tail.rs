@@ -1,29 +1,33 @@
 //! `saltcellar events tail` and `count`: read events forwards.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
 use super::events::{columns, row};
 use super::filter::FilterFlags;
+use crate::api::client::{Client, ClientError};
 use crate::base::clock::Micros;
 use crate::cli::Global;
-use crate::cli::ask;
+use crate::cli::ask::{self, NoDaemon};
 use crate::cli::format::fields::Fields as _;
 use crate::cli::format::nested::nested;
 use crate::cli::format::output::{Format, Output, show, show_rows};
 use crate::cli::format::table::{Column, Table};
 use crate::cli::format::when::{TimeRange, When, short, title};
+use crate::cli::print_error;
 
 pub(in crate::cli) const EXAMPLES: &str = "\
 Prints each event once, in order: first those since --since, then new ones as they are stored. JSON includes each event's data. \
-The command replaces `salt-run state.event pretty=True`, and needs no access to Salt's bus.
+The command replaces `salt-run state.event pretty=True`, and needs no access to Salt's bus. \
+After a restart of the daemon it continues at its position; an event `saltcellar/gap/retention` stands for events that were deleted meanwhile.
 
 Examples:
   saltcellar events tail
   saltcellar events tail --since 10m --tag 'salt/job/*/ret/*'
-  saltcellar events tail --where 'data.retcode != 0 and data.fun is startingwith(\"state.\")' --data
+  saltcellar events tail --where 'data.success is false and data.fun is startingwith(\"state.\")' --data
   saltcellar events tail --output jsonl | jq .data";
 
 pub(in crate::cli) const COUNT_EXAMPLES: &str = "\
@@ -35,6 +39,9 @@ Examples:
 
 /// Wait of one call, in milliseconds, which bounds the time until a dead daemon is noticed.
 const WAIT_MS: u64 = 10_000;
+
+/// Pause before each attempt to connect again.
+const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Flags of `events tail`.
 #[derive(clap::Args)]
@@ -79,20 +86,46 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut out = Output::new(global.output);
     let mut table = Table::new(columns());
     let mut left = args.limit.unwrap_or(u64::MAX);
-    let mut call_args = with_filter(&args.filter, json!({ "wait_ms": WAIT_MS, "time": args.since }))?;
+    // The first call does not wait: its answer has the position from which a later connection continues.
+    let mut call_args = with_filter(&args.filter, json!({ "wait_ms": 0, "time": args.since }))?;
+    let mut has_position = false;
     while left > 0 {
         ask::set(&mut call_args, "limit", left.min(crate::base::limits::CLI_PAGE_ROWS).into());
-        let answer = ask::call(&mut client, "events_follow", &call_args).context(operation)?;
+        let answer = match ask::call(&mut client, "events_follow", &call_args) {
+            Err(ClientError::Unreachable { .. } | ClientError::TimedOut(_)) if has_position => {
+                client = reconnected(global)?;
+                continue;
+            }
+            answer => answer.context(operation)?,
+        };
         for event in answer.list("events") {
             print(&mut out, &mut table, event, args.data)?;
             left = left.saturating_sub(1);
         }
         out.flush()?;
         // From now on by position: by time, an event could be missed or repeated.
+        has_position = true;
+        ask::set(&mut call_args, "wait_ms", WAIT_MS.into());
         ask::set(&mut call_args, "time", Json::Null);
         ask::set(&mut call_args, "seq", answer.of("next").clone());
     }
     Ok(())
+}
+
+/// Waits for the daemon to be back.
+fn reconnected(global: &Global) -> anyhow::Result<Client> {
+    let mut is_reported = false;
+    loop {
+        std::thread::sleep(RECONNECT_PAUSE);
+        match ask::connect(global) {
+            Err(error) if error.is::<NoDaemon>() => {
+                if !std::mem::replace(&mut is_reported, true) {
+                    print_error(&format!("{error:#}; waiting for it"));
+                }
+            }
+            result => return result,
+        }
+    }
 }
 
 fn print(out: &mut Output, table: &mut Table, event: &Json, with_data: bool) -> anyhow::Result<()> {

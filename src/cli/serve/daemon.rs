@@ -29,6 +29,7 @@ use crate::base::limits::{
 use crate::base::metrics::Metrics;
 use crate::base::shutdown::Drain;
 use crate::config::Config;
+use crate::engines::program::script::{self, Scripts};
 use crate::engines::runtime::Engines;
 use crate::engines::settings::of_config;
 use crate::ingest::bus::Bus;
@@ -58,6 +59,7 @@ struct Daemon {
     zeromq: zeromq::ZmqSockets,
     reactor: Option<ReactorService>,
     engines: Arc<Engines>,
+    scripts: Arc<Scripts>,
     store_threads: Vec<JoinHandle<()>>,
     signals: UnixSignals,
 }
@@ -84,6 +86,7 @@ impl Daemon {
     /// Opens the store and all sources.
     fn start(config: &Config) -> anyhow::Result<Self> {
         let sinks = of_config(config).context("read the configuration")?;
+        let scripts = script::of_config(config).context("read the configuration")?;
         let inherited = watchdog::inherited(&config.socket);
         let clock = Clock::real();
         let metrics = Arc::new(Metrics::default());
@@ -196,6 +199,7 @@ impl Daemon {
             state_dir: config.state_dir.clone(),
             socket: config.socket.clone(),
         });
+        let scripts = engines::start_scripts(config, scripts, &ctx);
         let (stop, stopping) = watch::channel(false);
         let https = match ctx.https.clone() {
             None => None,
@@ -225,6 +229,7 @@ impl Daemon {
             zeromq,
             reactor,
             engines,
+            scripts,
             store_threads,
             signals,
         })
@@ -232,15 +237,15 @@ impl Daemon {
 
     /// Waits for SIGTERM or SIGINT, while feeding systemd's watchdog. SIGHUP rereads the configuration.
     fn wait_for_signal(&mut self, running: &Config) {
-        let Self { runtime, store, reactor, engines, signals, .. } = self;
+        let Self { runtime, store, reactor, engines, scripts, signals, .. } = self;
         let seen_s_ago = || store.appender_seen_ago().as_secs();
         runtime.block_on(async {
             let reload = async {
                 while signals.hup.recv().await.is_some() {
                     watchdog::reloading();
                     let (config, reactor) = (running.clone(), reactor.as_ref().map(ReactorService::reloader));
-                    let engines = engines.clone();
-                    let work = move || reload::reload(&config, reactor.as_ref(), &engines);
+                    let (engines, scripts) = (engines.clone(), scripts.clone());
+                    let work = move || reload::reload(&config, reactor.as_ref(), &engines, &scripts);
                     if let Err(error) = tokio::task::spawn_blocking(work).await {
                         tracing::error!(%error, "reload failed");
                     }
@@ -278,6 +283,7 @@ impl Daemon {
             let _ = runtime.block_on(served);
             runtime.shutdown_timeout(Duration::from_secs(5));
         }
+        self.scripts.stop();
         // They only read: what is not delivered now is delivered by the next start.
         self.engines.stop();
         self.drain.stop();

@@ -1,17 +1,20 @@
-//! The sinks of the daemon: its store, its redaction and its configuration behind them.
+//! The sinks and scripts of the daemon: its store, its redaction, its bus and its configuration behind them.
 
 use std::sync::Arc;
 
+use crate::api::call::{Ctx, fire};
 use crate::base::clock::Clock;
 use crate::config::Config;
 use crate::config::salt_master::SaltMaster;
 use crate::engines::feed::{ConsumerFeed, Feed};
+use crate::engines::program::script::{self, FireFailure, ScriptSettings, Scripts};
 use crate::engines::runtime::{Dependencies, Engines, Redact};
 use crate::engines::settings::SinkSettings;
 use crate::ingest::redact::{Redacted, Redactor};
 use crate::model::{Entry, RedactRule};
 use crate::store::Store;
 use crate::store::vfs::Fs;
+use crate::wire::call::CallError;
 
 /// Starts the sinks.
 pub(super) fn start(
@@ -34,6 +37,21 @@ pub(super) fn start(
         master_id: master_id(config).into(),
     };
     Arc::new(Engines::start(deps, settings))
+}
+
+/// Starts the scripts.
+pub(super) fn start_scripts(config: &Config, settings: Vec<ScriptSettings>, ctx: &Arc<Ctx>) -> Arc<Scripts> {
+    let (clock, metrics, ctx) = (ctx.clock.clone(), ctx.metrics.clone(), ctx.clone());
+    let fire = move |bus: Option<&str>, tag: &str, data: &[u8]| {
+        fire(&ctx, bus, tag, data, |_| Ok(())).map(drop).map_err(|error| match error {
+            CallError::BadArgs { .. } | CallError::TooLarge { .. } => {
+                FireFailure::Rejected(error.to_string())
+            }
+            _ => FireFailure::Retry(error.to_string()),
+        })
+    };
+    let deps = script::Dependencies { fire: Arc::new(fire), id: master_id(config).into(), clock, metrics };
+    Arc::new(Scripts::start(deps, settings))
 }
 
 fn redactor(rules: &[RedactRule]) -> Redact {

@@ -15,7 +15,7 @@ use serde_json::Value as Json;
 
 use super::Global;
 use super::format::fields::Fields as _;
-use super::format::units::{bytes, span};
+use crate::base::units::{bytes, span};
 
 /// Verbs under `store`.
 #[derive(clap::Subcommand)]

@@ -7,7 +7,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::{BoxedEncoder, EncodeError, Encoder, bytes_of};
 use crate::engines::event::Event;
-use crate::engines::kind::{Kind, options};
+use crate::engines::settings::kind::{Kind, options};
 
 pub(super) const KIND: Kind<BoxedEncoder> = Kind {
     name: "states",
@@ -25,8 +25,9 @@ impl Encoder for StatesEncoder {
         let data = event.data()?;
         let Some(states) = data.get("return").and_then(Json::as_object) else { return Ok(()) };
         let states = states.iter().filter_map(|(key, state)| record(key, state.as_object()?));
+        let header = event.header()?;
         for (n, state) in states.enumerate() {
-            let mut record = event.header();
+            let mut record = header.clone();
             record.insert("id".to_owned(), format!("{}:{n}", event.id).into());
             record.extend(state);
             items.push(bytes_of(&Json::Object(record)));

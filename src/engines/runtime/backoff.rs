@@ -8,18 +8,18 @@ use crate::model::Rate;
 
 /// The pauses of one run of failures: each is twice as long as the one before, up to a limit, varied at random.
 #[derive(Debug)]
-pub(super) struct Backoff {
+pub(in crate::engines) struct Backoff {
     settings: RetrySettings,
     failures: u32,
 }
 
 impl Backoff {
-    pub(super) fn new(settings: RetrySettings) -> Self {
+    pub(in crate::engines) fn new(settings: RetrySettings) -> Self {
         Self { settings, failures: 0 }
     }
 
     /// The next pause, at least as long as the destination requests.
-    pub(super) fn next(&mut self, requested: Option<Duration>) -> Duration {
+    pub(in crate::engines) fn next(&mut self, requested: Option<Duration>) -> Duration {
         // The keys of a `RandomState` are random.
         let random = RandomState::new().hash_one(self.failures) % 2_001;
         self.pause(requested, u32::try_from(random).unwrap_or(1_000))
@@ -35,31 +35,29 @@ impl Backoff {
         requested.map_or(varied, |requested| varied.max(requested))
     }
 
-    pub(super) fn reset(&mut self) {
+    pub(in crate::engines) fn reset(&mut self) {
         self.failures = 0;
     }
 }
 
 /// A rate over time; the items of one period may come at once.
 #[derive(Debug)]
-pub(super) struct Throttle {
+pub(in crate::engines) struct Throttle {
     rate: Rate,
-    /// When the items so far would have passed evenly, by the monotonic clock.
+    /// One period after the time when the items so far would have passed evenly, by the monotonic clock.
     next: Duration,
 }
 
 impl Throttle {
-    pub(super) fn new(rate: Rate) -> Self {
+    pub(in crate::engines) fn new(rate: Rate) -> Self {
         Self { rate, next: Duration::ZERO }
     }
 
     /// The pause before this many items.
-    pub(super) fn pause(&mut self, now: Duration, items: usize) -> Duration {
+    pub(in crate::engines) fn pause(&mut self, now: Duration, items: usize) -> Duration {
         let items = u32::try_from(items).unwrap_or(u32::MAX);
-        let earliest = now.saturating_sub(self.rate.per);
-        let after = self.next.max(earliest) + self.rate.per.saturating_mul(items) / self.rate.times.max(1);
-        self.next = after;
-        after.saturating_sub(now)
+        self.next = self.next.max(now) + self.rate.per.saturating_mul(items) / self.rate.times.max(1);
+        self.next.saturating_sub(now + self.rate.per)
     }
 }
 
@@ -93,5 +91,8 @@ mod tests {
         assert_eq!(throttle.pause(now, 1), SECOND);
         assert_eq!(throttle.pause(now + SECOND, 2), 2 * SECOND);
         assert_eq!(throttle.pause(now + 60 * SECOND, 10), Duration::ZERO);
+        // Right after the start of the process.
+        let mut throttle = Throttle::new(Rate::parse("10/10s").unwrap());
+        assert_eq!([throttle.pause(SECOND, 10), throttle.pause(SECOND, 1)], [Duration::ZERO, SECOND]);
     }
 }

@@ -4,7 +4,7 @@
 //!
 //! A sink that cannot start, fails or panics affects no other sink. The thread of a changed sink starts its work after the old one has ended.
 
-mod backoff;
+pub(super) mod backoff;
 mod deliver;
 mod sink;
 mod state;

@@ -11,26 +11,22 @@
 //! Any other line, a missing line within the timeout, and the end of the program are failures: the program is killed with all processes of its
 //! group, and the batch is delivered again to a new one. Lines on standard error go to the daemon's log.
 
-use std::collections::BTreeMap;
-use std::io::{self, BufRead as _, BufReader, Read, Write as _};
-use std::os::unix::process::CommandExt as _;
+use std::io::{self, Write as _};
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::{Child, ChildStdin, Stdio};
+use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
-use rustix::process::{Pid, Signal, kill_process_group};
 use serde::Deserialize;
 
 use super::{
     BoxedDestination, DeliverError, Dependencies, Destination, Item, Rejected, RequestLimits, Transcript,
     Transport, shortened,
 };
-use crate::base::limits::{SINK_EXEC_STOP, SINK_REASON_BYTES_MAX};
-use crate::config::{Invalid, within};
-use crate::engines::kind::{Kind, options};
-use crate::engines::secret::{Revealed, Text};
+use crate::config::within;
+use crate::engines::program::{self, Variables, check_command, read_lines, spawn};
+use crate::engines::secret::Revealed;
+use crate::engines::settings::kind::{Kind, options};
 use crate::model::word::{self, MIB};
 
 pub(super) const KIND: Kind<BoxedDestination> = Kind {
@@ -40,15 +36,7 @@ pub(super) const KIND: Kind<BoxedDestination> = Kind {
               environment: {KAFKA_PASSWORD: 'file:/etc/saltcellar/kafka.password'}}",
     build: |given| {
         let exec: ExecDestination = options(given)?;
-        match exec.command.first() {
-            Some(program) if program.starts_with('/') => {}
-            _ => {
-                return Err(Invalid::new(
-                    "command",
-                    "give the absolute path of a program, and its arguments",
-                ));
-            }
-        }
+        check_command(&exec.command)?;
         within("timeout", &exec.timeout, Duration::from_secs(1)..=Duration::from_secs(3_600))?;
         Ok(Box::new(exec))
     },
@@ -61,16 +49,11 @@ struct ExecDestination {
     command: Vec<String>,
     /// Variables of the program's environment, which is empty otherwise but for `PATH`.
     #[serde(default)]
-    environment: BTreeMap<String, Variable>,
+    environment: Variables,
     /// Longest wait for one acknowledgement.
     #[serde(default = "thirty_seconds", with = "word")]
     timeout: Duration,
 }
-
-/// The value of a variable.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(transparent)]
-struct Variable(#[serde(with = "word")] Text);
 
 fn thirty_seconds() -> Duration {
     Duration::from_secs(30)
@@ -154,23 +137,15 @@ impl Transport for ExecTransport {
 
 impl Program {
     fn start(settings: &ExecDestination) -> Result<Self, String> {
-        let (program, arguments) = settings.command.split_first().ok_or("no command")?;
         let mut revealed = Revealed::default();
-        let mut command = Command::new(program);
-        command.args(arguments).env_clear().process_group(0).current_dir("/");
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
-        for (name, Variable(value)) in &settings.environment {
-            command.env(name, revealed.text(value).map_err(|error| error.to_string())?);
-        }
-        let failed = |why: io::Error| format!("cannot start {program}: {why}");
-        let mut child = command.spawn().map_err(failed)?;
+        let mut child =
+            program::start(&settings.command, &settings.environment, Stdio::piped(), &mut revealed)?;
         let (input, batches) = bounded(1);
         let (lines, output) = bounded(1_000);
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         // From here on a failure kills the program.
         let started = Self { child, input: Some(input), output, revealed };
-        let name = program.clone();
+        let name = settings.command.first().cloned().unwrap_or_default();
         let threads = [
             stdin.map(|to| spawn("sc-exec-in", move || write_batches(to, &batches))),
             stdout
@@ -184,7 +159,11 @@ impl Program {
                 })
             }),
         ];
-        threads.into_iter().flatten().collect::<io::Result<()>>().map_err(failed)?;
+        threads
+            .into_iter()
+            .flatten()
+            .collect::<io::Result<()>>()
+            .map_err(|why| format!("cannot start a thread for a program: {why}"))?;
         Ok(started)
     }
 
@@ -246,21 +225,10 @@ impl Drop for Program {
     /// Ends the program: its input is closed; after a time its process group is killed.
     fn drop(&mut self) {
         self.input = None;
-        let until = Instant::now() + SINK_EXEC_STOP;
-        // A program that has failed gets no time: its group is killed below.
-        while self.output.is_empty() && matches!(self.child.try_wait(), Ok(None)) && Instant::now() < until {
-            thread::sleep(Duration::from_millis(5));
-        }
-        if let Some(group) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
-            // The group may have ended.
-            let _ = kill_process_group(group, Signal::KILL);
-        }
-        let _ = self.child.wait();
+        // A program that has failed gets no time.
+        let Self { child, output, .. } = self;
+        program::end(child, || output.is_empty());
     }
-}
-
-fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
 }
 
 fn write_batches(mut to: ChildStdin, batches: &Receiver<Vec<u8>>) {
@@ -268,23 +236,6 @@ fn write_batches(mut to: ChildStdin, batches: &Receiver<Vec<u8>>) {
         // The reader of the answers notices that the program has ended.
         if to.write_all(&lines).is_err() {
             break;
-        }
-    }
-}
-
-/// Passes on lines of at most [`SINK_REASON_BYTES_MAX`] bytes; longer ones are divided. Ends with the stream, or when `take` returns false.
-fn read_lines(from: impl Read, mut take: impl FnMut(String) -> bool) {
-    let mut from = BufReader::new(from);
-    loop {
-        let mut line = Vec::new();
-        match from.by_ref().take(SINK_REASON_BYTES_MAX as u64).read_until(b'\n', &mut line) {
-            Ok(0) | Err(_) => break,
-            Ok(_) => {
-                let text = String::from_utf8_lossy(&line);
-                if !take(text.trim_end_matches(['\n', '\r']).to_owned()) {
-                    break;
-                }
-            }
         }
     }
 }

@@ -26,7 +26,7 @@ use super::{
     BoxedDestination, DeliverError, Dependencies, Destination, Item, Rejected, RequestLimits, Transcript,
     Transport,
 };
-use crate::engines::kind::{Kind, options};
+use crate::engines::settings::kind::{Kind, options};
 use crate::model::word::{self, MIB};
 
 pub(super) const KIND: Kind<BoxedDestination> = Kind {

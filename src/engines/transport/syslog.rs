@@ -31,7 +31,7 @@ use super::{
 };
 use crate::config::within;
 use crate::engines::event::Event;
-use crate::engines::kind::{Kind, options};
+use crate::engines::settings::kind::{Kind, options};
 use crate::model::word::{self, MIB, Word, words};
 
 pub(super) const KIND: Kind<BoxedDestination> = Kind {

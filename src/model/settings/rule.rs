@@ -1,4 +1,4 @@
-//! Rules of the ingest policy, as configured: filters and redaction.
+//! Parts of the rules of the ingest policy, as configured: scopes, actions, redaction.
 //!
 //! [`crate::ingest::policy::Policy`] applies them, at every source.
 
@@ -96,39 +96,6 @@ words! {
             Self::Drop => "drop".to_owned(),
             Self::Sample(n) => format!("sample {n}"),
         };
-}
-
-/// An item of `ingest.filter`. The first matching rule decides; entries without one are stored.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, expecting = "a mapping with `do` and any of `name`, `tag`, `fun` and `minion`")]
-pub struct FilterRule {
-    /// The name in `saltcellar status`.
-    #[serde(default, with = "word")]
-    pub name: String,
-    /// The action.
-    #[serde(rename = "do", with = "word")]
-    pub action: Action,
-    /// The affected entries: their tags.
-    #[serde(default, with = "word::some")]
-    pub tag: Vec<Glob>,
-    /// Their functions.
-    #[serde(default, with = "word::some")]
-    pub fun: Vec<Glob>,
-    /// Their minions.
-    #[serde(default, with = "word::some")]
-    pub minion: Vec<Glob>,
-}
-
-impl FilterRule {
-    /// The affected entries.
-    pub fn scope(&self) -> Scope {
-        Scope {
-            tag: self.tag.clone(),
-            fun: self.fun.clone(),
-            minion: self.minion.clone(),
-            ..Scope::default()
-        }
-    }
 }
 
 /// A predefined redaction rule.

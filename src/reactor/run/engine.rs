@@ -1,5 +1,6 @@
 //! The reactor's threads and their shared state.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{Builder, JoinHandle};
@@ -24,6 +25,7 @@ use crate::base::metrics::Metrics;
 use crate::base::shutdown::Drain;
 use crate::model::{EventFilter, Glob, ListedRule, REACTION_TAG, ReactorSettings, SaltsReactor, SeqNo};
 use crate::reactor::rules::lease::{EngineReport, Lease};
+use crate::reactor::run::watch::ShadowDifference;
 use crate::reactor::shadow::{self, Comparer};
 use crate::store::{Intake, Store, StoreError};
 use crate::wire::salt_event::stamp_of;
@@ -86,6 +88,8 @@ pub(super) struct Shared {
     refused: Mutex<Option<(Micros, String)>>,
     /// Calls to compare, in shadow mode.
     pub(super) comparer: Mutex<Option<Comparer>>,
+    /// The latest differences, the latest first.
+    pub(super) differences: Mutex<VecDeque<ShadowDifference>>,
     pub(super) executor: Arc<dyn Executor>,
     pub(super) scheduler: Mutex<Scheduler>,
     /// Signals workers that there is work.
@@ -115,6 +119,9 @@ pub struct Reactor {
     pub(super) shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
 }
+
+/// What a thread of the reactor does.
+type Work = Box<dyn FnOnce(&Arc<Shared>) + Send>;
 
 impl Reactor {
     /// Reads the checkpoint and starts the threads.
@@ -155,6 +162,7 @@ impl Reactor {
             rule_snapshot: RwLock::new(RuleSnapshot { rules, settings }),
             refused: Mutex::default(),
             comparer: Mutex::default(),
+            differences: Mutex::default(),
             executor,
             scheduler: Mutex::new(scheduler),
             change: Condvar::new(),
@@ -177,7 +185,7 @@ impl Reactor {
         shared.record_mode(true);
         let mut threads = Vec::new();
         let mut spawn =
-            |name: String, work: fn(&Arc<Shared>)| {
+            |name: String, work: Work| {
                 let shared = shared.clone();
                 let thread = Builder::new().name(name).spawn(move || work(&shared));
                 threads.push(thread.map_err(|why| {
@@ -185,11 +193,13 @@ impl Reactor {
                 })?);
                 Ok::<(), StoreError>(())
             };
-        spawn("sc-react".to_owned(), super::follower::run)?;
+        // Read before the thread starts: an event of this moment on was certainly not handled before the start.
+        let live = shared.store.durable();
+        spawn("sc-react".to_owned(), Box::new(move |shared| super::follower::run(shared, live)))?;
         for n in 0..REACTOR_WORKERS {
-            spawn(format!("sc-react-{n}"), super::worker::run)?;
+            spawn(format!("sc-react-{n}"), Box::new(super::worker::run))?;
         }
-        spawn("sc-react-keep".to_owned(), |shared| shared.housekeeping())?;
+        spawn("sc-react-keep".to_owned(), Box::new(|shared| shared.housekeeping()))?;
         Ok(Self { shared, threads })
     }
 
@@ -493,6 +503,11 @@ impl Handle {
     pub fn refuse(&self, why: String) {
         *self.0.refused.lock() = Some((self.0.clock.now(), why));
         self.0.metrics.reactor_reloads_refused.add(1);
+    }
+
+    /// The latest differences from Salt's reactor, the latest first.
+    pub fn differences(&self) -> Vec<ShadowDifference> {
+        self.0.differences.lock().iter().cloned().collect()
     }
 
     /// Length of the window in which a call of Salt's reactor can match ours.

@@ -45,8 +45,8 @@ pub(super) fn event_of(row: &Followed<'_>) -> Event {
     }
 }
 
-pub(super) fn run(shared: &Arc<Shared>) {
-    let live = shared.store.durable();
+/// Follows the log. Open events before `live` are those of a former run.
+pub(super) fn run(shared: &Arc<Shared>, live: SeqNo) {
     // Entries before the start are applied first, because a record may come long after its event.
     while shared.checkpoint.lock().cursor < live {
         if shared.drain.is_stopping()
@@ -111,7 +111,7 @@ fn note_starts(shared: &Shared) -> Result<(), StoreError> {
     };
     let Some(mut from) = first else { return Ok(()) };
     while from < end && !shared.drain.is_stopping() {
-        from = shared.store.follow_selected(is_of_interest, from, REACTOR_WAVE_BYTES, |row| {
+        from = shared.store.follow(is_of_interest, from, REACTOR_WAVE_BYTES, |row| {
             let mut starts = shared.starts.lock();
             if row.kind == Kind::Reaction {
                 record::jids(row.body).for_each(|jid| starts.claim(jid));
@@ -159,7 +159,7 @@ fn read_part(shared: &Arc<Shared>, fold: Option<SeqNo>) -> Result<SeqNo, StoreEr
         is_of_interest(kind, flags) || kind == Kind::Gap || (compares && shadow::is_of_interest(kind, flags))
     };
     let mut seen = None;
-    let after = shared.store.follow_selected(planned, from, REACTOR_WAVE_BYTES, |row| {
+    let after = shared.store.follow(planned, from, REACTOR_WAVE_BYTES, |row| {
         if compares {
             shared.compare(&row);
             seen = seen.max(Some(row.at).filter(|_| shadow::is_timely(row.source)));
@@ -232,7 +232,7 @@ fn read_part(shared: &Arc<Shared>, fold: Option<SeqNo>) -> Result<SeqNo, StoreEr
 /// The open events of a part of the log that begins with this sequence number, and the number behind that part.
 pub(super) fn open_events(shared: &Shared, from: SeqNo) -> Result<(Vec<Event>, SeqNo), StoreError> {
     let mut found = Vec::new();
-    let upto = shared.store.follow_selected(is_of_interest, from, REACTOR_WAVE_BYTES, |row| {
+    let upto = shared.store.follow(is_of_interest, from, REACTOR_WAVE_BYTES, |row| {
         if shared.checkpoint.lock().open.contains(row.seq) {
             found.push(event_of(&row));
         }

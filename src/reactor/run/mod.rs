@@ -25,7 +25,7 @@ pub mod native;
 pub mod record;
 pub mod scheduler;
 pub mod settle;
-mod watch;
+pub mod watch;
 pub mod worker;
 
 use std::sync::Arc;

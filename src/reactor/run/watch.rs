@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::engine::Shared;
 use crate::base::clock::Micros;
-use crate::reactor::shadow::{Comparer, Comparison, ShadowItem};
+use crate::base::limits::REACTOR_SHADOW_DIFFERENCES;
+use crate::reactor::shadow::{Comparer, Comparison, OurCall, ShadowItem};
 use crate::store::Followed;
 
 impl Shared {
@@ -56,44 +57,91 @@ impl Shared {
             Comparison::Unattributed(_) => &metrics.shadow_unattributed,
         }
         .add(1);
+        let Some(found) = ShadowDifference::of(comparison) else { return };
+        tracing::info!(
+            event = found.event,
+            tag = found.tag,
+            fun = found.fun,
+            jid = found.jid,
+            details = found.details,
+            "shadow: {}",
+            found.kind
+        );
+        let mut kept = self.differences.lock();
+        kept.truncate(REACTOR_SHADOW_DIFFERENCES - 1);
+        kept.push_front(found);
+    }
+}
+
+/// A difference between our reactor and Salt's.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct ShadowDifference {
+    /// Time of the event, or of Salt's call.
+    pub time: i64,
+    /// What differs.
+    pub kind: &'static str,
+    /// The event; absent if only Salt's side is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub event: Option<u64>,
+    /// Its tag.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tag: Option<String>,
+    /// The function.
+    pub fun: String,
+    /// The job of Salt's call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jid: Option<String>,
+    /// The fields that differ, the target, or the reason.
+    pub details: String,
+}
+
+impl ShadowDifference {
+    fn of(comparison: &Comparison) -> Option<Self> {
+        let of_ours = |ours: &OurCall, kind, jid, details| Self {
+            time: ours.at.0,
+            kind,
+            event: Some(ours.event.0),
+            tag: Some(ours.tag.clone()),
+            fun: ours.call.fun.clone(),
+            jid,
+            details,
+        };
         match comparison {
             Comparison::Differs(ours, salts, fields) => {
                 let fields: Vec<_> = fields.iter().map(|one| one.field.as_str()).collect();
-                tracing::info!(
-                    event = ours.event.0,
-                    tag = ours.tag,
-                    fun = ours.call.fun,
-                    jid = salts.jid,
-                    ?fields,
-                    "shadow: Salt's reactor made a different call"
-                );
+                let kind = "Salt's reactor made a different call";
+                Some(of_ours(
+                    ours,
+                    kind,
+                    Some(salts.jid.clone()),
+                    format!("different: {}", fields.join(", ")),
+                ))
             }
-            Comparison::OnlyOurs(ours) => tracing::info!(
-                event = ours.event.0,
-                tag = ours.tag,
-                fun = ours.call.fun,
-                tgt = ours.call.target(),
-                "shadow: Salt's reactor made no similar call"
-            ),
-            Comparison::OursFailed(failed, salts) => tracing::info!(
-                event = failed.event.0,
-                tag = failed.tag,
-                rules = ?failed.rules,
-                why = failed.why(),
-                jid = salts.as_ref().map(|salts| &salts.jid),
-                fun = salts.as_ref().map(|salts| &salts.call.fun),
-                "shadow: our rendering failed"
-            ),
-            Comparison::OnlySalts(salts, ours) => tracing::info!(
-                seq = salts.seq.0,
-                jid = salts.jid,
-                fun = salts.call.fun,
-                tgt = salts.call.target(),
-                rules = ?ours.as_ref().map(|ours| &ours.rules),
-                why = ours.as_ref().map(|ours| ours.why()),
-                "shadow: only Salt's reactor made this call"
-            ),
-            _ => {}
+            Comparison::OnlyOurs(ours) => {
+                let details = format!("target {}", ours.call.target());
+                Some(of_ours(ours, "Salt's reactor made no similar call", None, details))
+            }
+            Comparison::OursFailed(failed, salts) => Some(Self {
+                time: failed.at.0,
+                kind: "our rendering failed",
+                event: Some(failed.event.0),
+                tag: Some(failed.tag.clone()),
+                fun: salts.as_ref().map(|salts| salts.call.fun.clone()).unwrap_or_default(),
+                jid: salts.as_ref().map(|salts| salts.jid.clone()),
+                details: failed.why(),
+            }),
+            Comparison::OnlySalts(salts, ours) => Some(Self {
+                time: salts.at.0,
+                kind: "only Salt's reactor made this call",
+                event: ours.as_ref().map(|ours| ours.event.0),
+                tag: ours.as_ref().map(|ours| ours.tag.clone()),
+                fun: salts.call.fun.clone(),
+                jid: Some(salts.jid.clone()),
+                details: ours
+                    .as_ref()
+                    .map_or_else(|| format!("target {}", salts.call.target()), |ours| ours.why()),
+            }),
+            Comparison::Same(..) | Comparison::Unseen(..) | Comparison::Unattributed(_) => None,
         }
     }
 }

@@ -217,19 +217,9 @@ impl Store {
         self.0.durable_notify.wait(timeout, || self.durable() > seq);
     }
 
-    /// Calls `take` with the events from `from` on, in order, until all durable ones are delivered or their total size reaches
-    /// `bytes_max`. Returns the position to continue from.
+    /// Calls `take` with the entries from `from` on that `wanted` selects, in order, until all durable ones are delivered or their total
+    /// size reaches `bytes_max`. Returns the position to continue from.
     pub fn follow(
-        &self,
-        from: SeqNo,
-        bytes_max: usize,
-        take: impl FnMut(Followed<'_>),
-    ) -> Result<SeqNo, StoreError> {
-        self.follow_selected(|_, flags| flags.has(Flags::ON_BUS), from, bytes_max, take)
-    }
-
-    /// As [`Store::follow`], for the entries selected by `wanted`.
-    pub fn follow_selected(
         &self,
         wanted: impl Fn(Kind, Flags) -> bool,
         from: SeqNo,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::base::clock::Micros;
-use crate::base::limits::RATE_SAMPLES;
+use crate::base::limits::{HOURS_BLOCKS_MAX, RATE_SAMPLES};
 use crate::model::{Age, Keep, SeqNo};
 use crate::store::error::StoreError;
 use crate::store::retain::DropOutcome;
@@ -100,6 +100,47 @@ impl StoreInner {
     }
 }
 
+/// An hour, in microseconds.
+const HOUR: i64 = 3_600_000_000;
+
+impl Store {
+    /// Entries that arrived in each of the last `hours` hours, the latest last. The entries of a block count as spread evenly over its time; only the
+    /// newest `HOURS_BLOCKS_MAX` blocks of a class are examined.
+    pub fn entries_by_hour(&self, hours: usize) -> Result<Vec<u64>, StoreError> {
+        let now = self.0.clock.now();
+        let start = now.0.saturating_sub(i64::try_from(hours).unwrap_or(0).saturating_mul(HOUR));
+        let mut counts = vec![0; hours];
+        for class in self.0.classes.all() {
+            let mut left = HOURS_BLOCKS_MAX;
+            for segment in self.0.segments(class).iter().rev() {
+                let ready = self.0.ready(segment)?;
+                let metas = ready.blocks().metas();
+                for meta in metas.iter().rev().take(left) {
+                    spread(&mut counts, start, (meta.at_min, meta.at_max), meta.count);
+                }
+                left = left.saturating_sub(metas.len());
+            }
+        }
+        Ok(counts)
+    }
+}
+
+/// Adds the entries of a block to the hours from `start` on.
+fn spread(counts: &mut [u64], start: i64, (from, to): (Micros, Micros), count: u32) {
+    // Both ends belong to the block.
+    let span = (to.0.saturating_sub(from.0)).max(0).saturating_add(1);
+    let mut begin = start;
+    for hour in counts {
+        let end = begin.saturating_add(HOUR);
+        let common = end.min(from.0.saturating_add(span)).saturating_sub(begin.max(from.0));
+        if common > 0 {
+            let share = i128::from(count) * i128::from(common) / i128::from(span);
+            *hour = hour.saturating_add(u64::try_from(share).unwrap_or(0));
+        }
+        begin = end;
+    }
+}
+
 impl Store {
     /// Computes the statistics.
     pub fn stats(&self) -> Result<StoreStats, StoreError> {
@@ -165,5 +206,20 @@ mod tests {
         let last = 2 * RATE_SAMPLES as u64;
         let now = Micros(i64::try_from(last).unwrap() * 5_000_000);
         assert_eq!(rates.rates(now, &[last * 5, 0]), [2.0, 0.0]);
+    }
+
+    #[test]
+    fn the_entries_of_a_block_are_spread_over_its_hours() {
+        let mut counts = [0; 3];
+        spread(&mut counts, HOUR, (Micros(HOUR), Micros(HOUR)), 5);
+        spread(&mut counts, HOUR, (Micros(2 * HOUR), Micros(4 * HOUR - 1)), 10);
+        // Half of it is older, and one is newer.
+        spread(&mut counts, HOUR, (Micros(0), Micros(2 * HOUR - 1)), 8);
+        spread(&mut counts, HOUR, (Micros(4 * HOUR), Micros(5 * HOUR)), 7);
+        assert_eq!(counts, [9, 5, 5]);
+        // A clock that stepped back within a block.
+        spread(&mut counts, HOUR, (Micros(HOUR + 1), Micros(HOUR)), 1);
+        spread(&mut counts, HOUR, (Micros(i64::MIN), Micros(i64::MAX)), u32::MAX);
+        assert_eq!(counts, [10, 5, 5]);
     }
 }

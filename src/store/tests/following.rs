@@ -8,7 +8,7 @@ fn follow(store: &Store, from: SeqNo, bytes: usize) -> (Vec<(SeqNo, String)>, Se
     loop {
         let take =
             |event: Followed<'_>| found.push((event.seq, String::from_utf8_lossy(event.tag).into_owned()));
-        let after = store.follow(next, bytes, take).unwrap();
+        let after = store.follow(|_, flags| flags.has(Flags::ON_BUS), next, bytes, take).unwrap();
         if after == next {
             return (found, next);
         }

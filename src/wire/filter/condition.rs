@@ -121,6 +121,8 @@ impl PartialEq for Condition {
     }
 }
 
+impl Eq for Condition {}
+
 impl Word for Condition {
     const ACCEPTS: &'static str = "an expression over `tag` and `data`";
 

@@ -11,9 +11,11 @@
 
 mod compile;
 mod condition;
+mod rule;
 mod value;
 
 pub use condition::{Condition, ConditionError, TooCostly};
+pub use rule::FilterRule;
 
 use serde::{Deserialize, Serialize};
 

@@ -15,6 +15,7 @@ fn answer(value: impl Serialize) -> Result<Vec<u8>, CallError> {
 pub(in crate::api::call) fn list(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let filter = MinionsFilter {
         minion: glob(args, "minion")?,
+        attention: args.flag("attention")?,
         after: args.text("after")?.map(str::to_owned),
         limit: args.count("limit")?.unwrap_or(MINIONS_ROWS_MAX).clamp(1, MINIONS_ROWS_MAX),
     };

@@ -58,6 +58,8 @@ pub(super) fn list(ctx: &Ctx, _args: &Args<'_>) -> Result<Vec<u8>, CallError> {
         "reactions": ended.collect::<JsonMap<_, _>>(),
         "blocked": blocked,
         "salts_reactor": salts.runs,
+        "compared": compared(ctx),
+        "differences": handle.differences(),
         "foreign_call": handle.foreign_call().map(|(at, fun)| json!({ "time": at.0, "fun": fun })),
         "rules": rules.collect::<Json>(),
     });
@@ -65,6 +67,20 @@ pub(super) fn list(ctx: &Ctx, _args: &Args<'_>) -> Result<Vec<u8>, CallError> {
         fields.retain(|_, value| !value.is_null());
     }
     document(answer)
+}
+
+/// Numbers of calls compared in shadow mode since the start, by result.
+fn compared(ctx: &Ctx) -> Json {
+    let metrics = &ctx.metrics;
+    json!({
+        "same": metrics.shadow_same.get(),
+        "differs": metrics.shadow_differs.get(),
+        "only ours": metrics.shadow_only_ours.get(),
+        "only Salt's": metrics.shadow_only_salts.get(),
+        "ours failed": metrics.shadow_failed.get(),
+        "unseen": metrics.shadow_unseen.get(),
+        "unattributed": metrics.shadow_unattributed.get(),
+    })
 }
 
 /// Renews the reactor's lease for the master's engine, see [`EngineReport`].
@@ -177,7 +193,7 @@ fn find(ctx: &Ctx, seq: SeqNo) -> Result<Option<StoredEntry>, StoreError> {
     let (mut from, mut searched, mut found) = (seq, 0, None);
     while found.is_none() && searched < REACTOR_SEARCH_BYTES {
         let is_record = |kind, flags: Flags| kind == Kind::Reaction && flags.has(Flags::REACTION);
-        let after = ctx.store.follow_selected(is_record, from, REACTOR_SEARCH_BYTES / 16, |row| {
+        let after = ctx.store.follow(is_record, from, REACTOR_SEARCH_BYTES / 16, |row| {
             searched += row.body.len();
             let event = get(row.body, "event").and_then(as_int).and_then(|n| u64::try_from(n).ok());
             if found.is_none() && event == Some(seq.0) {

@@ -33,7 +33,7 @@ pub(in crate::api::call) fn shadow(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>
                 count += 1;
             }
         };
-        from = ctx.store.follow_selected(is_of_interest, from, STEP_BYTES, take).map_err(failed)?;
+        from = ctx.store.follow(is_of_interest, from, STEP_BYTES, take).map_err(failed)?;
         searched += STEP_BYTES;
     }
     let is_over = from >= durable;

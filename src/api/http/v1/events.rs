@@ -17,7 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use super::super::access::Access;
 use super::super::answer::{Answer, HttpError, plain};
 use super::super::server::HttpServer;
-use super::super::tokens::TokenLimits;
+use super::super::tokens::{Token, TokenLimits};
 use super::params::{cursor, packed};
 use crate::api::call::{CallHandler, Caller, find};
 use crate::base::clock::Micros;
@@ -58,6 +58,16 @@ fn append_event(event: &[u8], out: &mut Vec<u8>) {
     out.push(b'}');
 }
 
+/// Appends the lines of an event as salt-api sends them.
+fn append_for_salt(event: &[u8], out: &mut Vec<u8>) {
+    let tag = get(event, "tag").and_then(as_text).unwrap_or_default();
+    // A line break in a tag would begin another line.
+    let line: String = tag.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    out.extend_from_slice(format!("\ntag: {line}\ndata: {{\"tag\":{},\"data\":", Json::from(tag)).as_bytes());
+    append(get(event, "data").unwrap_or(&[0xc0]), out);
+    out.push(b'}');
+}
+
 /// The JSON text of an answer with `events`, without those that the token may not read; `next` becomes a cursor.
 pub(super) fn answer_text(answer: &[u8], limits: &TokenLimits, store: &str) -> Vec<u8> {
     let mut out = b"{\"events\":[".to_vec();
@@ -88,13 +98,15 @@ pub(super) fn answer_text(answer: &[u8], limits: &TokenLimits, store: &str) -> V
 
 /// The form of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Format {
+pub(super) enum Format {
     Sse,
     Ndjson,
+    /// The server-sent events of salt-api: `tag`, and `data` with the tag and the event's data.
+    Salt,
 }
 
 impl Format {
-    fn of(headers: &HeaderMap) -> Self {
+    pub(super) fn of(headers: &HeaderMap) -> Self {
         let accept = headers.get_all("accept").iter().filter_map(|value| value.to_str().ok());
         let is_ndjson = accept
             .flat_map(|list| list.split(','))
@@ -104,7 +116,7 @@ impl Format {
 
     fn content_type(self) -> &'static str {
         match self {
-            Self::Sse => "text/event-stream",
+            Self::Sse | Self::Salt => "text/event-stream",
             Self::Ndjson => "application/x-ndjson",
         }
     }
@@ -114,23 +126,29 @@ impl Format {
         for event in
             get(answer, "events").into_iter().flat_map(elements).filter(|event| is_allowed(event, limits))
         {
-            if self == Self::Sse {
+            if self != Self::Ndjson {
                 out.extend_from_slice(b"id: ");
                 out.extend_from_slice(get(event, "id").and_then(as_text).unwrap_or_default().as_bytes());
-                out.extend_from_slice(b"\ndata: ");
             }
-            append_event(event, out);
-            out.extend_from_slice(if self == Self::Sse { b"\n\n" } else { b"\n" });
+            match self {
+                Self::Sse => {
+                    out.extend_from_slice(b"\ndata: ");
+                    append_event(event, out);
+                }
+                Self::Ndjson => append_event(event, out),
+                Self::Salt => append_for_salt(event, out),
+            }
+            out.extend_from_slice(if self == Self::Ndjson { b"\n" } else { b"\n\n" });
         }
         if out.is_empty() {
-            out.extend_from_slice(if self == Self::Sse { b":\n\n" } else { b"\n" });
+            out.extend_from_slice(if self == Self::Ndjson { b"\n" } else { b":\n\n" });
         }
     }
 
     fn error(self, error: &HttpError) -> Vec<u8> {
         let text = json!({ "error": { "code": error.code, "message": error.message } });
         match self {
-            Self::Sse => format!("event: error\ndata: {text}\n\n").into_bytes(),
+            Self::Sse | Self::Salt => format!("event: error\ndata: {text}\n\n").into_bytes(),
             Self::Ndjson => format!("{text}\n").into_bytes(),
         }
     }
@@ -160,6 +178,7 @@ pub(super) struct Stream {
     args: Map<String, Json>,
     limits: TokenLimits,
     caller: Caller,
+    token: Option<Box<Token>>,
     format: Format,
 }
 
@@ -170,6 +189,7 @@ impl Stream {
         access: &Access,
         mut args: Map<String, Json>,
         headers: &HeaderMap,
+        format: Format,
     ) -> Result<Answer, HttpError> {
         let seen = headers.get("last-event-id").and_then(|id| id.to_str().ok().map(str::to_owned));
         let after = args.remove("after").and_then(|after| after.as_str().map(str::to_owned));
@@ -185,8 +205,8 @@ impl Stream {
             HttpError::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "too many event streams are open")
         })?;
         args.insert("limit".to_owned(), HTTP_STREAM_EVENTS.into());
-        let format = Format::of(headers);
-        let mut stream = Self { server, args, limits: access.limits.clone(), caller: access.caller, format };
+        let (limits, token) = (access.limits.clone(), access.token.clone());
+        let mut stream = Self { server, args, limits, caller: access.caller, token, format };
         // Without a wait: checks the filter, and fixes the position before the answer begins.
         let first = stream.next(0).await?;
         let (to, from) = mpsc::channel(1);
@@ -206,6 +226,10 @@ impl Stream {
             return Err(CallError::Internal("events cannot be followed".to_owned()).into());
         };
         let answer = run(ctx, &args, self.caller)?.run(ctx.clone(), self.server.stop.clone()).await?;
+        if self.token.as_ref().is_some_and(|token| !ctx.tokens.is_valid(token)) {
+            let why = "the token was revoked";
+            return Err(HttpError::new(StatusCode::UNAUTHORIZED, "unauthenticated", why));
+        }
         for start in ["time", "to"] {
             self.args.remove(start);
         }

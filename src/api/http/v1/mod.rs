@@ -15,15 +15,17 @@ use axum::extract::{Extension, Query, RawPathParams, Request, State};
 use axum::response::Response;
 use axum::routing::{MethodFilter, get, on};
 use hyper::StatusCode;
+use hyper::header::HeaderMap;
 use serde_json::Value as Json;
 
-use self::events::{Stream, answer_text};
+use self::events::{Format, Stream, answer_text};
 use self::operations::{Limit, OPERATIONS, Operation, Shape};
 use self::params::{arguments, packed};
 use self::types::Finish;
 use super::access::Access;
 use super::answer::{Answer, HttpError, plain, tagged};
 use super::server::{HttpServer, Server, rejected};
+use super::tokens::TokenLimits;
 use crate::api::call::{CallHandler, find};
 use crate::base::limits::{HTTP_BODY_BYTES_MAX, RMPV_DEPTH_MAX};
 use crate::wire::call::{Args, CallError};
@@ -63,9 +65,7 @@ async fn run(
     request: Request,
 ) -> Result<Answer, HttpError> {
     let Some(access) = access else { return Err(HttpError::forbidden("the API needs a token")) };
-    let what = format!("{} /api/v1{}", operation.method, operation.path);
-    access.check(&what, operation.right)?;
-    check_limits(operation, &access, &what)?;
+    permit(operation, &access, &path)?;
     let store = server.ctx.store.id();
     let (head, body) = request.into_parts();
     let given = if operation.method == "GET" {
@@ -81,7 +81,8 @@ async fn run(
         args.insert("holder".to_owned(), access.name.clone().into());
     }
     if matches!(operation.answer, Shape::Stream) {
-        return Stream::start(server, &access, args, &head.headers).await;
+        let format = Format::of(&head.headers);
+        return Stream::start(server, &access, args, &head.headers, format).await;
     }
     let text = carry_out(&server, operation, &access, packed(args)?).await?;
     let body = server.room.hold(text).await?;
@@ -91,9 +92,50 @@ async fn run(
     Ok(plain(StatusCode::OK, "application/json", body))
 }
 
-/// Rejects a token with a limit that the operation does not apply.
-fn check_limits(operation: &Operation, access: &Access, what: &str) -> Result<(), HttpError> {
+/// The answer of an operation, for the page.
+pub(super) async fn ask(
+    server: &Arc<HttpServer>,
+    access: &Access,
+    (method, path): (&str, &str),
+    of_path: &[(String, String)],
+    given: Vec<(String, Json)>,
+) -> Result<Json, HttpError> {
+    let operation = operation(method, path)?;
+    permit(operation, access, of_path)?;
+    let args = arguments(operation.params, of_path, given, &server.ctx.store.id())?;
+    let text = carry_out(server, operation, access, packed(args)?).await?;
+    serde_json::from_slice(&text).map_err(|error| CallError::Internal(error.to_string()).into())
+}
+
+/// The operation with this method and path.
+fn operation(method: &str, path: &str) -> Result<&'static Operation, HttpError> {
+    OPERATIONS
+        .iter()
+        .find(|known| known.method == method && known.path == path)
+        .ok_or_else(|| HttpError::from(CallError::Internal(format!("there is no operation {method} {path}"))))
+}
+
+/// All events from now on, in the form of salt-api.
+pub(super) async fn follow_as_salt(
+    server: Arc<HttpServer>,
+    access: &Access,
+    headers: &HeaderMap,
+) -> Result<Answer, HttpError> {
+    permit(operation("GET", "/events/stream")?, access, &[])?;
+    Stream::start(server, access, serde_json::Map::new(), headers, Format::Salt).await
+}
+
+/// Rejects a token without the right, with a limit that the operation does not apply, or that excludes the minion in the path.
+fn permit(operation: &Operation, access: &Access, path: &[(String, String)]) -> Result<(), HttpError> {
+    let what = format!("{} /api/v1{}", operation.method, operation.path);
+    access.check(&what, operation.right)?;
     let limits = &access.limits;
+    if let Some((_, minion)) = path.iter().find(|(name, _)| name == "minion")
+        && !TokenLimits::allows(limits.minions.as_deref(), minion)
+    {
+        let (who, glob) = (&access.name, limits.minions.as_deref().unwrap_or_default());
+        return Err(HttpError::forbidden(format!("{who} is limited to minions {glob}")));
+    }
     for (limit, glob, name) in [
         (Limit::Minions, &limits.minions, "minions"),
         (Limit::Tags, &limits.tags, "tags"),
@@ -147,9 +189,11 @@ async fn carry_out(
             let args = Args::of(&args).ok_or_else(|| CallError::Internal("no arguments".to_owned()))?;
             run.answer(ctx, &args, caller)?
         };
-        // A call answers nil for an unknown job.
-        if answer == [0xc0] && operation.path.contains("{jid}") {
-            return Err(HttpError::not_found("the job is not known"));
+        // A call answers nil for an unknown job or minion.
+        for (part, what) in [("{jid}", "job"), ("{minion}", "minion")] {
+            if answer == [0xc0] && operation.path.contains(part) {
+                return Err(HttpError::not_found(format!("the {what} is not known")));
+            }
         }
         shaped(operation, &answer, &Finish { store: &ctx.store.id(), limits: &limits })
     };

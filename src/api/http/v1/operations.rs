@@ -9,7 +9,8 @@ use super::params::ParamKind::{Count, Flag, JidCursor, Json as JsonValue, SeqCur
 use super::params::{Param, param};
 use super::types::{
     Answered, Awaited, Batch, ConsumersPage, DeadLettersPage, Document, EventCount, EventsPage, Existed,
-    Finish, Job, JobsPage, Position, ReactionRow, ReactionsPage, SinksPage, StatesPage, StoreStats, Why,
+    Finish, Job, JobDiff, JobsPage, Minion, MinionsPage, Position, ReactionRow, ReactionsPage, SinksPage,
+    StatesPage, StoreStats, Why,
 };
 use crate::model::Right;
 
@@ -184,6 +185,40 @@ pub(super) const OPERATIONS: &[Operation] = &[
             ],
             typed::<StatesPage>(),
         ),
+        &[Limit::Minions],
+    ),
+    limited(
+        get(
+            "/jobs/{jid}/diff",
+            "Compare a job with an earlier run of it",
+            "job_diff",
+            &[
+                LIMIT,
+                MINIONS,
+                param("with", Text, "The job id of the earlier run; by default the run before"),
+                AFTER,
+            ],
+            typed::<JobDiff>(),
+        ),
+        &[Limit::Minions],
+    ),
+    limited(
+        get(
+            "/minions",
+            "List minions with their last jobs",
+            "minions_list",
+            &[
+                LIMIT,
+                MINIONS,
+                param("attention", Flag, "Only minions whose last highstate failed, or with missing returns"),
+                AFTER,
+            ],
+            typed::<MinionsPage>(),
+        ),
+        &[Limit::Minions],
+    ),
+    limited(
+        get("/minions/{minion}", "Show a minion", "minions_show", &[], typed::<Minion>()),
         &[Limit::Minions],
     ),
     limited(

@@ -196,6 +196,126 @@ answers! {
         #[serde(default)]
         job: Option<String>,
     }
+    /// A comparison of two runs of a job, by minion.
+    JobDiff {
+        /// The earlier run.
+        a: JobRow,
+        /// The later run.
+        b: JobRow,
+        /// Number of minions of this page that do not differ.
+        same: u64,
+        minions: Vec<MinionDiff>,
+        more: bool,
+        /// `after` of the next page.
+        #[serde(default)]
+        next: Option<String>,
+    }
+    /// A minion whose runs differ.
+    MinionDiff {
+        minion: String,
+        /// appeared, went, result or value
+        what: String,
+        #[serde(default)]
+        a: Option<RunOutcome>,
+        #[serde(default)]
+        b: Option<RunOutcome>,
+        /// The states that differ, if the runs have states.
+        #[serde(default)]
+        states: Vec<StateDiff>,
+    }
+    /// The outcome of a run on a minion.
+    RunOutcome {
+        failed: bool,
+        #[serde(default)]
+        retcode: Json,
+        #[serde(default)]
+        success: Json,
+        /// Absent if the states are compared.
+        #[serde(rename = "return", default)]
+        value: Json,
+    }
+    /// A state that differs.
+    StateDiff {
+        /// appeared, went, result or value
+        what: String,
+        #[serde(default)]
+        a: Option<StateRow>,
+        #[serde(default)]
+        b: Option<StateRow>,
+    }
+    /// Minions by id.
+    MinionsPage {
+        minions: Vec<MinionRow>,
+        more: bool,
+        /// `after` of the next page.
+        next: Option<String>,
+        skipped: NotRead,
+    }
+    /// A minion in a list.
+    MinionRow {
+        id: String,
+        last_seen: Option<Moment>,
+        /// Its last job.
+        last: Option<MinionRun>,
+        /// Its last highstate.
+        highstate: Option<MinionRun>,
+        /// Number of examined jobs that expect a return of it.
+        missing: u64,
+    }
+    /// The latest run of a function on a minion.
+    MinionRun {
+        jid: String,
+        /// Empty for several functions.
+        fun: String,
+        time: Option<Time>,
+        /// Whether it ran only some states.
+        partial: bool,
+        /// Null if its return was not read.
+        failed: Option<bool>,
+        /// Null if they were not read.
+        states: Option<StateCounts>,
+    }
+    /// Numbers of states.
+    StateCounts {
+        total: u64,
+        failed: u64,
+        changed: u64,
+    }
+    /// What was not examined for an answer.
+    NotRead {
+        /// Newest jobs examined for missing returns.
+        jobs_checked: u64,
+        /// Whether earlier jobs were not examined.
+        jobs_skipped: bool,
+        /// Events before this time were not examined for `last_seen`; null if all were.
+        events_since: Option<Time>,
+        /// Highstates whose states were not read.
+        states_unread: u64,
+    }
+    /// A minion.
+    Minion {
+        #[serde(flatten)]
+        row: MinionRow,
+        /// Ids of failed states of the last highstate, up to a limit.
+        failed_states: Vec<String>,
+        /// Ids of changed states of the last highstate, up to a limit.
+        changed_states: Vec<String>,
+        /// The latest job of each function, the latest first.
+        functions: Vec<MinionRun>,
+        /// Examined jobs that expect a return of it, the latest first.
+        missing_jobs: Vec<MinionRun>,
+        /// Its latest events, the latest first.
+        timeline: Vec<MinionEvent>,
+        skipped: NotRead,
+    }
+    /// An event of a minion.
+    MinionEvent {
+        seq: u64,
+        time: Time,
+        tag: String,
+        fun: String,
+        retcode: Option<i64>,
+    }
     /// An event.
     EventRow {
         /// Identifies the event, also when it is delivered again: the store and the sequence number.
@@ -362,6 +482,7 @@ answers! {
         space: Json,
         clock_step: Json,
         holds: u64,
+        entries_by_hour: Vec<u64>,
         classes: Vec<StoreClass>,
     }
     /// A class of entries.
@@ -430,6 +551,23 @@ impl Answered for StatesPage {
     }
 }
 
+impl Answered for JobDiff {
+    fn finish(&mut self, with: &Finish<'_>) {
+        let minions = with.limits.minions.as_deref();
+        if minions.is_some() {
+            // The target names other minions.
+            (self.a.tgt, self.b.tgt) = (Json::Null, Json::Null);
+            self.minions.retain(|found| TokenLimits::allows(minions, &found.minion));
+        }
+    }
+}
+
+impl Answered for MinionsPage {
+    fn finish(&mut self, with: &Finish<'_>) {
+        self.minions.retain(|minion| TokenLimits::allows(with.limits.minions.as_deref(), &minion.id));
+    }
+}
+
 impl Answered for ReactionsPage {
     fn finish(&mut self, with: &Finish<'_>) {
         self.next = self.reactions.last().filter(|_| self.more).map(|last| last.seq.to_string());
@@ -447,3 +585,4 @@ impl Answered for Why {}
 impl Answered for StoreStats {}
 impl Answered for Document {}
 impl Answered for Existed {}
+impl Answered for Minion {}

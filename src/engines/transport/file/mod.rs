@@ -21,7 +21,7 @@ use super::{
 };
 use crate::base::clock::Micros;
 use crate::config::{Invalid, Mode};
-use crate::engines::kind::{Kind, options};
+use crate::engines::settings::kind::{Kind, options};
 use crate::model::word::{self, MIB};
 use crate::store::vfs::FsFile;
 
@@ -75,8 +75,9 @@ impl Destination for FileDestination {
     }
 
     fn limits(&self) -> RequestLimits {
-        let bytes = usize::try_from(4 * MIB).unwrap_or(usize::MAX);
-        RequestLimits { count: 5_000, bytes, time: Duration::ZERO }
+        // A sync to disk costs more than all else.
+        let bytes = usize::try_from(16 * MIB).unwrap_or(usize::MAX);
+        RequestLimits { count: 10_000, bytes, time: Duration::from_millis(100) }
     }
 
     fn concurrency_max(&self) -> usize {

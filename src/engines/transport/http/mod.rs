@@ -31,8 +31,8 @@ use super::{
 use crate::base::clock::{Clock, Micros};
 use crate::base::limits::SINK_RETRY_AFTER_MAX;
 use crate::config::{Invalid, within};
-use crate::engines::kind::{Kind, options};
 use crate::engines::secret::Text;
+use crate::engines::settings::kind::{Kind, options};
 use crate::model::word::{self, MIB};
 
 pub(super) const KIND: Kind<BoxedDestination> = Kind {

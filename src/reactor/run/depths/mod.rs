@@ -161,7 +161,7 @@ impl Shared {
         // Records first, because events caused by a runner may come before its record.
         let mut at = from;
         while at < cursor {
-            at = self.store.follow_selected(
+            at = self.store.follow(
                 |kind, _| kind == Kind::Reaction,
                 at,
                 REACTOR_WAVE_BYTES,
@@ -172,27 +172,22 @@ impl Shared {
         }
         at = from;
         while at < cursor {
-            at = self.store.follow_selected(
-                super::follower::is_of_interest,
-                at,
-                REACTOR_WAVE_BYTES,
-                |row| {
-                    if row.seq >= cursor || !super::follower::is_bus_event(&row) {
-                        return;
-                    }
-                    // A job that was published before the daemon ended without writing its record.
-                    if job_depths.depth(row.jid) == 0
-                        && let Some(seq) = event_of(row.jid).and_then(|event| open.get(&event))
-                        && *seq < row.seq
-                    {
-                        job_depths.note(row.jid, depths.get(seq).copied().unwrap_or(0));
-                    }
-                    job_depths.follow(&row);
-                    if open.get(&(row.seq.0 % (1 << 32))) == Some(&row.seq) {
-                        depths.insert(row.seq, job_depths.depth_of(&row));
-                    }
-                },
-            )?;
+            at = self.store.follow(super::follower::is_of_interest, at, REACTOR_WAVE_BYTES, |row| {
+                if row.seq >= cursor || !super::follower::is_bus_event(&row) {
+                    return;
+                }
+                // A job that was published before the daemon ended without writing its record.
+                if job_depths.depth(row.jid) == 0
+                    && let Some(seq) = event_of(row.jid).and_then(|event| open.get(&event))
+                    && *seq < row.seq
+                {
+                    job_depths.note(row.jid, depths.get(seq).copied().unwrap_or(0));
+                }
+                job_depths.follow(&row);
+                if open.get(&(row.seq.0 % (1 << 32))) == Some(&row.seq) {
+                    depths.insert(row.seq, job_depths.depth_of(&row));
+                }
+            })?;
         }
         Ok(depths)
     }

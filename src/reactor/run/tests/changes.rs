@@ -143,7 +143,7 @@ fn in_shadow_throttled_events_are_rendered_and_explain_calls_of_salt_only() {
     let mut reasons = Vec::new();
     harness
         .store
-        .follow_selected(crate::reactor::shadow::is_of_interest, SeqNo(1), usize::MAX, |row| {
+        .follow(crate::reactor::shadow::is_of_interest, SeqNo(1), usize::MAX, |row| {
             for item in crate::reactor::shadow::ShadowItem::read(&row) {
                 if let crate::reactor::shadow::ShadowItem::Ours(ours) = item
                     && !ours.prevented_by.is_empty()

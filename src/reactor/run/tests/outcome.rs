@@ -499,7 +499,7 @@ fn an_open_event_that_cannot_be_read_is_queued_once_it_can() {
     let shared = &harness.reactor.shared;
     let mut seqs = Vec::new();
     let note = |row: crate::store::Followed<'_>| seqs.extend(follower::is_bus_event(&row).then_some(row.seq));
-    shared.store.follow_selected(follower::is_of_interest, SeqNo(1), REACTOR_WAVE_BYTES, note).unwrap();
+    shared.store.follow(follower::is_of_interest, SeqNo(1), REACTOR_WAVE_BYTES, note).unwrap();
     // As after a restart with these events open.
     for seq in &seqs {
         shared.checkpoint.lock().opened(*seq, 1);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::State;
 use super::record::LostEntries;
 use crate::base::clock::Micros;
 use crate::model::{Entry, Flags, Kind, SeqNo, Source};
@@ -20,10 +21,13 @@ pub(in crate::store) struct NotedLoss {
     before: Option<LostEntries>,
     noted: LostEntries,
     entries: u64,
+    /// Whether the note is on disk.
+    is_saved: bool,
 }
 
 impl StoreInner {
-    /// Notes that a segment is about to be dropped, for the consumers that have not processed all of it. A batch that is being read meanwhile
+    /// Notes that a segment is about to be dropped, for the consumers that have not processed all of it. The note is on disk before the segment is
+    /// dropped, so a crash between loses no gap; it can leave the gap record of a segment that is dropped later. A batch that is being read meanwhile
     /// may miss its entries, and is discarded because of the note.
     pub(in crate::store) fn note_lost(&self, segment: &Arc<Segment>) -> Vec<NotedLoss> {
         let totals = segment.totals();
@@ -47,20 +51,29 @@ impl StoreInner {
             let Ok(consumer) = state.of(&name) else { continue };
             let before = consumer.record.lost;
             let lost = before.map_or(fresh, |known| known.joined(fresh));
-            (consumer.record.lost, consumer.lost_reported) = (Some(lost), false);
-            noted.push(NotedLoss { consumer: name, before, noted: lost, entries });
+            consumer.lost_reported = false;
+            let saved = state.change(&name, true, |record| record.lost = Some(lost));
+            if let Err(error) = &saved {
+                // On a full disk the drop makes room: the note is saved after it.
+                tracing::debug!(consumer = name, %error, "gap of a consumer not saved before the drop");
+                if let Ok(consumer) = state.of(&name) {
+                    consumer.record.lost = Some(lost);
+                }
+            }
+            noted.push(NotedLoss { consumer: name, before, noted: lost, entries, is_saved: saved.is_ok() });
         }
         noted
     }
 
     /// Saves and reports the notes if the segment was dropped, otherwise takes them back.
     pub(in crate::store) fn settle_lost(&self, noted: Vec<NotedLoss>, is_dropped: bool) {
-        for NotedLoss { consumer: name, before, noted, entries } in noted {
+        for NotedLoss { consumer: name, before, noted, entries, is_saved } in noted {
             let mut state = self.consumers.0.lock();
             let Ok(consumer) = state.of(&name) else { continue };
             if !is_dropped {
                 if consumer.record.lost == Some(noted) {
                     consumer.record.lost = before;
+                    Self::save_lost(&mut state, &name);
                 }
                 continue;
             }
@@ -72,9 +85,15 @@ impl StoreInner {
                 last = noted.last.0,
                 "retention dropped entries that a consumer had not processed"
             );
-            if let Err(error) = state.change(&name, true, |_| ()) {
-                tracing::error!(consumer = name, %error, "cannot save the gap of a consumer");
+            if !is_saved {
+                Self::save_lost(&mut state, &name);
             }
+        }
+    }
+
+    fn save_lost(state: &mut State, name: &str) {
+        if let Err(error) = state.change(name, true, |_| ()) {
+            tracing::error!(consumer = name, %error, "cannot save the gap of a consumer");
         }
     }
 
@@ -95,10 +114,13 @@ impl StoreInner {
     }
 }
 
-/// The entry that a consumer gets in place of lost ones.
-pub(super) fn gap_record(consumer: &str, lost: LostEntries, at: Micros) -> StoredEntry {
+/// The entry that a consumer, or a reader without one, gets in place of lost ones.
+pub(super) fn gap_record(consumer: Option<&str>, lost: LostEntries, at: Micros) -> StoredEntry {
     let mut w = Writer::new();
-    w.map(5).str("cause").str("retention").str("consumer").str(consumer);
+    w.map(4 + usize::from(consumer.is_some())).str("cause").str("retention");
+    if let Some(consumer) = consumer {
+        w.str("consumer").str(consumer);
+    }
     w.str("first").uint(lost.first.0).str("last").uint(lost.last.0).str("lost").uint(lost.entries);
     let body = w.into_bytes();
     let Entry { kind, source, flags, .. } = Entry::new(Kind::Gap, Source::Bus, at, &body);

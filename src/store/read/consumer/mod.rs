@@ -13,8 +13,8 @@ mod lost;
 mod record;
 
 pub use record::{
-    BatchLimits, ConsumerBatch, ConsumerFailure, ConsumerRecord, ConsumerStatus, LostEntries, Start,
-    is_consumer_name,
+    BatchLimits, ConsumerBatch, ConsumerFailure, ConsumerRecord, ConsumerStatus, HolderProcess, LostEntries,
+    Start, is_consumer_name,
 };
 
 use std::collections::BTreeMap;
@@ -214,6 +214,13 @@ impl Store {
         Ok(position.min(durable))
     }
 
+    /// The gap record for a reader without a consumer that continues at `asked`, if the log begins at `from`, behind it.
+    pub fn gap_before(&self, asked: SeqNo, from: SeqNo) -> Option<StoredEntry> {
+        let entries = from.0.checked_sub(asked.0.max(SeqNo::FIRST.0)).filter(|entries| *entries > 0)?;
+        let lost = LostEntries { first: asked.max(SeqNo::FIRST), last: SeqNo(from.0 - 1), entries };
+        Some(gap_record(None, lost, self.0.clock.now()))
+    }
+
     /// Moves the cursor; events from there on are delivered, again if need be. Batches taken before cannot be acknowledged any more.
     pub fn seek_consumer(&self, name: &str, start: Start) -> Result<ConsumerRecord, StoreError> {
         let cursor = self.position(start)?;
@@ -256,7 +263,9 @@ impl Store {
             let consumer = state.of(name)?;
             consumer.check_lease(holder, now)?;
             let until = now + lease.min(CONSUMER_LEASE_MAX);
-            consumer.lease = Some(Lease { holder: holder.to_owned(), until });
+            let before = consumer.lease.take().filter(|lease| lease.holder == holder);
+            let process = before.and_then(|lease| lease.process);
+            consumer.lease = Some(Lease { holder: holder.to_owned(), until, process });
             consumer.moved = false;
             if consumer.record.paused {
                 let next = consumer.record.cursor;
@@ -277,7 +286,7 @@ impl Store {
         }
         if let Some(lost) = consumer.record.lost.filter(|lost| lost.first < batch.next) {
             let at = batch.events.partition_point(|event| event.seq < lost.first);
-            batch.events.insert(at, gap_record(name, lost, self.0.clock.now()));
+            batch.events.insert(at, gap_record(Some(name), lost, self.0.clock.now()));
             consumer.lost_reported = true;
         }
         let too_costly = found.too_costly;
@@ -348,6 +357,15 @@ impl Store {
         state.change(name, false, |record| record.error = Some(ConsumerFailure { at, message }))
     }
 
+    /// Makes a holder's lease end with a process.
+    pub fn bind_lease(&self, name: &str, holder: &str, process: HolderProcess) -> Result<(), StoreError> {
+        let mut state = self.0.consumers.0.lock();
+        if let Some(lease) = state.of(name)?.lease.as_mut().filter(|lease| lease.holder == holder) {
+            lease.process = Some(process);
+        }
+        Ok(())
+    }
+
     /// Ends a holder's lease; others may take the consumer at once.
     pub fn release_consumer(&self, name: &str, holder: &str) -> Result<(), StoreError> {
         let mut state = self.0.consumers.0.lock();
@@ -366,7 +384,9 @@ impl Store {
         let now = self.0.clock.monotonic();
         let known: Vec<_> = {
             let state = self.0.consumers.0.lock();
-            let left = |lease: &Lease| Some((lease.holder.clone(), lease.until.checked_sub(now)?));
+            let left = |lease: &Lease| {
+                lease.is_held(now).then(|| (lease.holder.clone(), lease.until.saturating_sub(now)))
+            };
             let of = |consumer: &Consumer| (consumer.record.clone(), consumer.lease.as_ref().and_then(left));
             state.list.values().map(of).collect()
         };
@@ -401,7 +421,7 @@ impl Store {
 impl Consumer {
     /// Fails if another holder has the lease.
     fn check_lease(&self, holder: &str, now: Duration) -> Result<(), StoreError> {
-        let Some(lease) = self.lease.as_ref().filter(|lease| lease.until > now && lease.holder != holder)
+        let Some(lease) = self.lease.as_ref().filter(|lease| lease.holder != holder && lease.is_held(now))
         else {
             return Ok(());
         };

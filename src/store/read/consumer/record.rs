@@ -68,11 +68,46 @@ pub struct ConsumerFailure {
     pub message: String,
 }
 
-/// The process that may read and acknowledge, until a time of the monotonic clock.
+/// The holder that may read and acknowledge, until a time of the monotonic clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Lease {
     pub(super) holder: String,
     pub(super) until: Duration,
+    /// The lease also ends with this process.
+    pub(super) process: Option<HolderProcess>,
+}
+
+impl Lease {
+    /// Whether it has not ended.
+    pub(super) fn is_held(&self, now: Duration) -> bool {
+        self.until > now && self.process.is_none_or(HolderProcess::is_running)
+    }
+}
+
+/// A process of this machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HolderProcess {
+    pid: u32,
+    /// Start time in clock ticks since boot: another process can get the same id.
+    started: u64,
+}
+
+impl HolderProcess {
+    /// The running process with this id, if it is visible.
+    pub fn find(pid: u32) -> Option<Self> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name, in parentheses, may contain spaces and parentheses.
+        let (_, fields) = stat.rsplit_once(") ")?;
+        let mut fields = fields.split(' ');
+        let state = fields.next()?;
+        let started = fields.nth(18)?.parse().ok()?;
+        // A zombie has ended.
+        (!matches!(state, "Z" | "X")).then_some(Self { pid, started })
+    }
+
+    fn is_running(self) -> bool {
+        Self::find(self.pid) == Some(self)
+    }
 }
 
 /// A consumer with its state in memory.

@@ -153,6 +153,26 @@ fn a_consumer_is_moved_paused_and_deleted() {
     store.close();
 }
 
+#[test]
+fn a_lease_ends_with_the_process_that_it_is_bound_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = rig(dir.path(), "{}");
+    store.put_each(0..3);
+    let mut child = std::process::Command::new("/bin/sleep").arg("1000").spawn().unwrap();
+    assert_eq!(take(&store, 1), [1]);
+    store.store.bind_lease("audit", "me", HolderProcess::find(child.id()).unwrap()).unwrap();
+    let other = || store.store.next_batch("audit", "other", LEASE, ALL).map(|batch| batch.events.len());
+    assert!(other().is_err());
+    assert_eq!(take(&store, 1), [1], "a renewal keeps the process");
+    assert!(other().is_err());
+    child.kill().unwrap();
+    // Also before its parent collects it.
+    crate::testkit::wait_for("the end of the lease", || other().ok());
+    child.wait().unwrap();
+    assert!(HolderProcess::find(std::process::id()).is_some() && HolderProcess::find(0).is_none());
+    store.close();
+}
+
 /// A store that keeps only some 40 events, whose consumer has processed three of 600.
 fn overtaken(dir: &Path, pin: bool, limits: Limits) -> (Rig, Vec<PlannedDrop>) {
     let keep = Keep { entries: Some(40), ..FOREVER };
@@ -206,6 +226,38 @@ fn retention_that_overtakes_a_consumer_leaves_a_gap_record() {
     store.store.ack("audit", "me", SeqNo(5)).unwrap();
     assert_eq!(store.store.consumers().unwrap()[0].record.lost, None);
     store.close();
+}
+
+#[test]
+fn a_gap_is_on_disk_before_its_segment_is_dropped() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = Rig::open_with(&with(dir.path(), &[jobs(FOREVER), events(FOREVER)]));
+    rig.store.create_consumer("audit", EntryFilter::default(), Start::Oldest).unwrap();
+    fill(&rig, 0..600);
+    let segments = rig.store.0.all_segments();
+    let segment = segments.iter().find(|segment| segment.totals().entries > 0).unwrap();
+    let noted = rig.store.0.note_lost(segment);
+    // The file as a daemon finds it that is killed now.
+    let path = dir.path().join("CONSUMERS");
+    let killed = std::fs::read_to_string(&path).unwrap();
+    assert!(killed.lines().last().unwrap().contains("\"lost\":{"), "{killed}");
+    rig.store.0.settle_lost(noted, false);
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(!text.lines().last().unwrap().contains("\"lost\""), "{text}");
+    rig.close();
+}
+
+#[test]
+fn a_reader_that_continues_before_the_oldest_entry_gets_a_gap_record() {
+    let dir = tempfile::tempdir().unwrap();
+    let (rig, _) = rig(dir.path(), "{}");
+    let gap = rig.store.gap_before(SeqNo(3), SeqNo(10)).unwrap();
+    assert_eq!((gap.seq, gap.tag.as_slice()), (SeqNo(3), &b"saltcellar/gap/retention"[..]));
+    let body = rmpv::decode::read_value(&mut gap.body.as_slice()).unwrap();
+    assert_eq!((body["last"].as_u64(), body["lost"].as_u64()), (Some(9), Some(7)));
+    assert!(rig.store.gap_before(SeqNo(10), SeqNo(10)).is_none());
+    assert!(rig.store.gap_before(SeqNo(0), SeqNo::FIRST).is_none());
+    rig.close();
 }
 
 #[test]

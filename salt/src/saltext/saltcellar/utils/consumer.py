@@ -86,7 +86,14 @@ class Consumer:
                 self._created = True
             answer = self._ask(
                 "consumer_next",
-                {"name": self.name, "holder": self.holder, "limit": BATCH, "wait_ms": self._wait_ms},
+                {
+                    "name": self.name,
+                    "holder": self.holder,
+                    "limit": BATCH,
+                    "wait_ms": self._wait_ms,
+                    # After a kill of this process, another one need not wait for the end of the lease.
+                    "bound": True,
+                },
             )
             self._events.extend(answer["events"])
         event = self._events.popleft()

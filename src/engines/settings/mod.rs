@@ -1,13 +1,15 @@
 //! The settings of sinks: presets merged with the file's own, and everything checked.
 
+pub(super) mod kind;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Map, Value as Json};
 
+use self::kind::build;
 use super::encoder::{ENCODERS, Encoder};
-use super::kind::build;
 use super::preset;
 use super::transport::{Destination, RequestLimits, TRANSPORTS};
 use crate::base::limits::{SINK_BATCH_BYTES_MAX, SINK_BATCH_EVENTS_MAX, SINK_CONCURRENCY_MAX, SINKS_MAX};
@@ -129,12 +131,25 @@ pub fn of_config(config: &Config) -> Result<Vec<SinkSettings>, ConfigError> {
     checked.map_err(|Invalid { path, problem }| config.error_at(path, problem))
 }
 
-fn sink(name: &str, given: &Json) -> Result<SinkSettings, Invalid> {
+/// Checks a name; `what` has it.
+pub(super) fn check_name(name: &str, what: &str) -> Result<(), Invalid> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     if name.is_empty() || name.len() > 64 || !name.chars().all(is_name) {
-        let problem = "not a name of a sink; give 1 to 64 letters, digits, hyphens and underscores";
-        return Err(Invalid::new("", problem));
+        let expected = "give 1 to 64 letters, digits, hyphens and underscores";
+        return Err(Invalid::new("", format!("not a name of a {what}; {expected}")));
     }
+    Ok(())
+}
+
+/// Checks the key `retry`.
+pub(super) fn check_retry(retry: RetrySettings) -> Result<(), Invalid> {
+    within("retry.backoff", &retry.backoff, Duration::from_secs(1)..)?;
+    within("retry.max", &retry.max, retry.backoff..)?;
+    within("retry.jitter", &retry.jitter, 0..=100)
+}
+
+fn sink(name: &str, given: &Json) -> Result<SinkSettings, Invalid> {
+    check_name(name, "sink")?;
     let Json::Object(given) = given else {
         return Err(Invalid::new("", "give a mapping with encoder and transport, or with preset"));
     };
@@ -165,9 +180,7 @@ fn sink(name: &str, given: &Json) -> Result<SinkSettings, Invalid> {
     let most = destination.concurrency_max().min(SINK_CONCURRENCY_MAX);
     let concurrency = given.concurrency.unwrap_or(1);
     within("concurrency", &concurrency, 1..=most)?;
-    within("retry.backoff", &given.retry.backoff, Duration::from_secs(1)..)?;
-    within("retry.max", &given.retry.max, given.retry.backoff..)?;
-    within("retry.jitter", &given.retry.jitter, 0..=100)?;
+    check_retry(given.retry)?;
     let mut redact = given.redact;
     name_redact_rules("redact", &mut redact)?;
     let filter = filter(given.scopes, given.condition)?;
@@ -238,28 +251,44 @@ fn merge(base: &mut Map<String, Json>, over: Map<String, Json>) {
 pub(super) mod tests {
     use super::*;
     use crate::config::{CliOverrides, Environment};
+    use crate::engines::program::script;
 
-    /// The sinks of a file with this text.
-    pub(in crate::engines) fn load(text: &str) -> Result<Vec<SinkSettings>, String> {
+    /// The configuration of a file with this text, `c.yaml` in the directory.
+    pub(in crate::engines) fn config(text: &str) -> Result<(Config, tempfile::TempDir), String> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("c.yaml");
         std::fs::write(&path, text).unwrap();
         let given = CliOverrides { config: Some(path), ..CliOverrides::default() };
         let around = Environment { home: Some("/home/u".into()), ..Environment::default() };
-        let prefix = format!("{}/", dir.path().display());
-        let config = Config::load(&given, &around).map_err(|error| error.to_string().replace(&prefix, ""))?;
+        let config = Config::load(&given, &around).map_err(|error| without(&dir, &error))?;
+        Ok((config, dir))
+    }
+
+    /// An error without the path of the directory.
+    pub(in crate::engines) fn without(dir: &tempfile::TempDir, error: &ConfigError) -> String {
+        error.to_string().replace(&format!("{}/", dir.path().display()), "")
+    }
+
+    /// The sinks of a file with this text.
+    pub(in crate::engines) fn load(text: &str) -> Result<Vec<SinkSettings>, String> {
+        let (config, dir) = config(text)?;
         let again = config.to_yaml();
         assert!(again.contains("\nsinks:"), "{again}");
-        of_config(&config).map_err(|error| error.to_string().replace(&prefix, ""))
+        of_config(&config).map_err(|error| without(&dir, &error))
     }
 
     #[test]
     fn the_examples_of_the_documentation_are_accepted() {
-        let page = include_str!("../../docs/SINKS.md");
+        let page = include_str!("../../../docs/SINKS.md");
         let examples: Vec<_> =
             page.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
         assert!(examples.len() >= 2, "{}", examples.len());
         for example in examples {
+            if example.starts_with("scripts:") {
+                let (config, _dir) = config(&format!("bus: [/var/run/salt/master]\n{example}")).unwrap();
+                assert!(!script::of_config(&config).unwrap().is_empty());
+                continue;
+            }
             assert!(!load(example).unwrap_or_else(|error| panic!("{error}: {example}")).is_empty());
         }
     }

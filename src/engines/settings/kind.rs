@@ -18,13 +18,17 @@ pub struct Kind<T: 'static> {
 }
 
 /// Reads the options of a kind; their mapping may be missing.
-pub(super) fn options<T: DeserializeOwned>(options: &Json) -> Result<T, Invalid> {
+pub(in crate::engines) fn options<T: DeserializeOwned>(options: &Json) -> Result<T, Invalid> {
     let empty = Json::Object(serde_json::Map::new());
     read_options(if options.is_null() { &empty } else { options })
 }
 
 /// Builds what the value of `key` names: `name`, or a mapping of the name to its options.
-pub(super) fn build<T>(key: &str, value: &Json, kinds: &[Kind<T>]) -> Result<(&'static str, T), Invalid> {
+pub(in crate::engines) fn build<T>(
+    key: &str,
+    value: &Json,
+    kinds: &[Kind<T>],
+) -> Result<(&'static str, T), Invalid> {
     let names = || kinds.iter().map(|kind| kind.name).collect::<Vec<_>>().join(", ");
     let (name, given) = match value {
         Json::String(name) => (name.as_str(), &Json::Null),

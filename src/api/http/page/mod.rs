@@ -1,0 +1,232 @@
+//! The web page: views at `/`, as HTML from templates in the binary (docs/HTTP.md).
+//!
+//! A view makes operations of the API, with the rights and limits of its token, and renders their answers. It works without the script, which only follows
+//! events, refreshes the overview and shows local times.
+//!
+//! # Invariant
+//!
+//! Text from outside reaches the page only through templates, which escape it, or through [`render`], which escapes it too. The policy of the page
+//! allows no inline script or style.
+
+mod render;
+mod session;
+mod views;
+
+pub(super) use self::session::{arrival, is_confirmed, token_of, with_token, without_token};
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Extension, Query, RawPathParams, State};
+use axum::response::Response;
+use axum::routing::{get, post};
+use hyper::body::Bytes;
+use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+use hyper::{StatusCode, Uri};
+use serde_json::{Value as Json, json};
+
+use self::views::{Ask, VIEWS, View};
+use super::access::{Access, Peer};
+use super::answer::{Answer, HttpError, plain, tagged_as};
+use super::salt_api;
+use super::server::{HttpServer, Server, rejected_with};
+use super::v1;
+
+/// The content type of views.
+const HTML: &str = "text/html; charset=utf-8";
+
+/// Scripts, styles and requests only from this listener.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; \
+                      base-uri 'none'; frame-ancestors 'none'";
+
+/// The files that views refer to.
+const ASSETS: &[(&str, &str, &str)] = &[
+    ("/assets/page.css", "text/css; charset=utf-8", include_str!("page.css")),
+    ("/assets/page.js", "text/javascript; charset=utf-8", include_str!("page.js")),
+    ("/assets/icon.svg", "image/svg+xml", include_str!("icon.svg")),
+];
+
+/// The first parts of the paths of the page. They need no token: without one, a view is answered by the form for it.
+const PARTS: [&str; 9] =
+    ["", "assets", "engines", "events", "jobs", "minions", "reactor", "sign-in", "sign-out"];
+
+/// Whether a path belongs to the page.
+pub(super) fn is_page(path: &str) -> bool {
+    path.strip_prefix('/').is_some_and(|path| PARTS.contains(&path.split('/').next().unwrap_or_default()))
+}
+
+/// The routes of the page.
+pub(super) fn routes() -> Router<Arc<HttpServer>> {
+    let mut router = Router::new()
+        .route("/sign-in", get(session::form).post(session::sign_in))
+        .route("/sign-out", post(session::sign_out))
+        .route("/reactor/reactions/{seq}/replay", post(replay));
+    for (path, kind, text) in ASSETS {
+        let asset = move |headers: HeaderMap| async move {
+            tagged_as(kind, Bytes::from_static(text.as_bytes()), &headers)
+        };
+        router = router.route(path, get(asset));
+    }
+    for view in VIEWS {
+        let handler = move |State(server): Server,
+                            Extension(access): Extension<Option<Access>>,
+                            Extension(peer): Extension<Peer>,
+                            path: RawPathParams,
+                            headers: HeaderMap,
+                            uri: Uri| {
+            let path = owned(&path);
+            async move {
+                if view.path == "/events" && salt_api::wants_stream(&headers) {
+                    return salt_api::events(server, access, &headers).await;
+                }
+                show(view, &server, access, peer, path, &uri).await
+            }
+        };
+        router = router.route(view.path, get(handler));
+    }
+    router
+}
+
+fn owned(path: &RawPathParams) -> Vec<(String, String)> {
+    path.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+/// Answers with a view, or with the form for a token.
+async fn show(
+    view: &'static View,
+    server: &Arc<HttpServer>,
+    access: Option<Access>,
+    peer: Peer,
+    path: Vec<(String, String)>,
+    uri: &Uri,
+) -> Response {
+    let Some(access) = access else { return session::ask_for_token(uri) };
+    let frame = Frame::of(&access, peer);
+    let shown = async {
+        let query = Query::<Vec<(String, String)>>::try_from_uri(uri);
+        let Query(query) =
+            query.map_err(|error| HttpError::bad(format!("the query is malformed: {error}")))?;
+        let data = view.load(&Ask { server, access: &access, path: &path, query: &query }).await?;
+        let page = frame.clone();
+        let text =
+            server.carry_out(move || page.render(view.template, view.title, view.part, &data)).await??;
+        server.room.hold(text.into_bytes()).await
+    };
+    match shown.await {
+        Ok(body) => html(StatusCode::OK, body),
+        Err(error) => frame.failed(error),
+    }
+}
+
+/// Repeats the dead-lettered calls of a reaction, and returns to it.
+async fn replay(
+    State(server): Server,
+    Extension(access): Extension<Option<Access>>,
+    Extension(peer): Extension<Peer>,
+    path: RawPathParams,
+    uri: Uri,
+) -> Response {
+    let Some(access) = access else { return session::ask_for_token(&uri) };
+    let path = owned(&path);
+    let operation = ("POST", "/reactor/reactions/{seq}/replay");
+    match v1::ask(&server, &access, operation, &path, Vec::new()).await {
+        Ok(answer) => {
+            let seq = path.first().map(|(_, seq)| seq.as_str()).unwrap_or_default();
+            see_other(&format!(
+                "/reactor/reactions/{seq}?replayed={}",
+                answer.get("count").unwrap_or(&Json::Null)
+            ))
+        }
+        Err(error) => Frame::of(&access, peer).failed(error),
+    }
+}
+
+/// What every view shows of its reader.
+#[derive(Debug, Clone)]
+struct Frame {
+    who: String,
+    right: &'static str,
+    /// Whether the reader has signed in by a token.
+    signed_in: bool,
+}
+
+impl Frame {
+    fn of(access: &Access, peer: Peer) -> Self {
+        let signed_in = matches!(peer, Peer::Network { .. });
+        Self { who: access.name.clone(), right: access.right.name(), signed_in }
+    }
+
+    fn render(&self, template: &str, title: &str, part: &str, data: &Json) -> Result<String, HttpError> {
+        let frame = json!({
+            "who": self.who,
+            "right": self.right,
+            "signed_in": self.signed_in,
+            "title": title,
+            "part": part,
+            "version": env!("CARGO_PKG_VERSION"),
+        });
+        render::page(template, &frame, data)
+    }
+
+    fn failed(&self, error: HttpError) -> Response {
+        let data = json!({ "status": error.status.as_u16(), "message": error.message });
+        // The error remains an error if it cannot be shown.
+        let text = self.render("notice.html", "Error", "", &data).unwrap_or_else(|_| error.message.clone());
+        let answer = html(error.status, text.into());
+        rejected_with(error, answer)
+    }
+}
+
+/// An HTML answer.
+fn html(status: StatusCode, body: Bytes) -> Answer {
+    let mut answer = plain(status, HTML, body);
+    for (name, value) in [
+        ("content-security-policy", POLICY),
+        ("cross-origin-opener-policy", "same-origin"),
+        // With `no-referrer` a browser sends forms with `Origin: null`.
+        ("referrer-policy", "same-origin"),
+    ] {
+        answer.headers_mut().insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+    }
+    answer
+}
+
+fn see_other(to: &str) -> Answer {
+    let mut answer = html(StatusCode::SEE_OTHER, Bytes::new());
+    if let Ok(to) = HeaderValue::from_str(to) {
+        answer.headers_mut().insert(header::LOCATION, to);
+    }
+    answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_parts_of_the_page_are_small_and_refer_to_no_other_address() {
+        let assets = ASSETS.iter().map(|(_, _, text)| *text);
+        let all: Vec<&str> = assets.chain(render::TEMPLATES.iter().map(|(_, text)| *text)).collect();
+        assert!(all.iter().map(|text| text.len()).sum::<usize>() < 200_000);
+        for text in all {
+            let outside = text.replace("http://www.w3.org/2000/svg", "");
+            assert!(!outside.contains("://") && !outside.contains("\"//"), "{text}");
+            for inline in ["<style", "style=", " onclick=\"", "javascript:"] {
+                assert!(!text.contains(inline), "{inline} does not work under the policy: {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn only_paths_of_the_page_are_open() {
+        for path in ["/", "/jobs", "/jobs/1", "/sign-in", "/assets/page.js"] {
+            assert!(is_page(path), "{path}");
+        }
+        for path in ["/api/v1/jobs", "/metrics", "/hook/a", "/jobsx", "jobs", "/nowhere"] {
+            assert!(!is_page(path), "{path}");
+        }
+        for view in VIEWS {
+            assert!(is_page(view.path), "{}", view.path);
+        }
+    }
+}

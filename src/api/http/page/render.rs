@@ -1,0 +1,236 @@
+//! Templates, and the filters that they use.
+
+use std::fmt::Write as _;
+use std::sync::LazyLock;
+
+use minijinja::value::{Serde, ValueKind};
+use minijinja::{AutoEscape, Environment, HtmlEscape, UndefinedBehavior, Value, escape_formatter};
+use serde_json::Value as Json;
+
+use super::super::answer::HttpError;
+use crate::base::clock::Micros;
+use crate::base::limits::{PAGE_TEXT_MAX, PAGE_TREE_NODES_MAX};
+use crate::base::units;
+use crate::wire::call::CallError;
+
+macro_rules! templates {
+    ($($name:literal)+) => { &[$(($name, include_str!(concat!("templates/", $name)))),+] };
+}
+
+/// All templates.
+pub(super) const TEMPLATES: &[(&str, &str)] = templates! {
+    "diff.html" "engines.html" "events.html" "job.html" "jobs.html" "layout.html" "minion.html" "minions.html"
+    "notice.html" "overview.html" "reaction.html" "reactor.html"
+};
+
+/// Depth to which a tree is open.
+const TREE_OPEN: usize = 3;
+
+static PAGES: LazyLock<Environment<'static>> = LazyLock::new(|| {
+    let mut env = Environment::new();
+    env.set_auto_escape_callback(|_| AutoEscape::Html);
+    env.set_undefined_behavior(UndefinedBehavior::Chainable);
+    env.set_formatter(
+        |out, state, value| {
+            if value.is_none() { Ok(()) } else { escape_formatter(out, state, value) }
+        },
+    );
+    env.add_filter("brief", brief);
+    env.add_filter("bytes", |value: &Value| short(units::bytes, value));
+    env.add_filter("part", part);
+    env.add_filter("span", |value: &Value| short(units::span, value));
+    env.add_filter("tree", tree);
+    env.add_filter("when", when);
+    env.add_filter("words", words);
+    for (name, text) in TEMPLATES {
+        if let Err(error) = env.add_template(name, text) {
+            tracing::error!(name, %error, "template is malformed");
+        }
+    }
+    env
+});
+
+/// A page: the template within the layout.
+pub(super) fn page(template: &str, frame: &Json, data: &Json) -> Result<String, HttpError> {
+    let failed = |error: minijinja::Error| {
+        tracing::error!(template, %error, "cannot render a page");
+        HttpError::from(CallError::Internal(format!("the page cannot be rendered: {error}")))
+    };
+    let (frame, data) = (Value::from(Serde(frame)), Value::from(Serde(data)));
+    let render = |name: &str, body: Value| {
+        let template = PAGES.get_template(name)?;
+        template.render(minijinja::context! { page => &frame, data => &data, body => body })
+    };
+    let body = render(template, Value::default()).map_err(failed)?;
+    render("layout.html", Value::from_safe_string(body)).map_err(failed)
+}
+
+/// A value in one line: text as it is, other values as JSON, cut at a limit.
+fn brief(value: &Value) -> String {
+    let text = match value.as_str() {
+        Some(text) => text.to_owned(),
+        None if value.is_none() || value.is_undefined() => String::new(),
+        None => serde_json::to_string(value).unwrap_or_else(|error| error.to_string()),
+    };
+    match text.char_indices().nth(PAGE_TEXT_MAX) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+        None => text,
+    }
+}
+
+/// Arguments in one line, as on a command line.
+fn words(value: &Value) -> String {
+    let words: Vec<String> = value.try_iter().into_iter().flatten().map(|one| brief(&one)).collect();
+    brief(&Value::from(words.join(" ")))
+}
+
+/// A number of seconds, or of bytes, in few characters.
+fn short(of: fn(u64) -> String, value: &Value) -> String {
+    of(u64::try_from(value.as_i64().unwrap_or(0)).unwrap_or(0))
+}
+
+/// Text as a part of a path or as a value in a query.
+fn part(value: &Value) -> Value {
+    Value::from_safe_string(encoded(&plain_text(value)))
+}
+
+/// Text, percent-encoded.
+pub(super) fn encoded(text: &str) -> String {
+    let mut encoded = String::new();
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            encoded.push(char::from(byte));
+        } else {
+            let _ = write!(encoded, "%{byte:02X}");
+        }
+    }
+    encoded
+}
+
+fn plain_text(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// A time: ISO text, or microseconds since 1970.
+fn when(value: &Value) -> Value {
+    let iso = match (value.as_i64(), value.as_str()) {
+        (Some(at), _) => Micros(at).iso(),
+        (None, Some(text)) => text.to_owned(),
+        (None, None) => return Value::from_safe_string(String::new()),
+    };
+    let text = match iso.get(..19).zip(iso.get(19..)) {
+        Some((text, rest)) if rest.ends_with('Z') => format!("{} UTC", text.replace('T', " ")),
+        _ => iso.clone(),
+    };
+    Value::from_safe_string(format!("<time datetime=\"{}\">{}</time>", HtmlEscape(&iso), HtmlEscape(&text)))
+}
+
+/// A value as nested lists.
+fn tree(value: &Value) -> Value {
+    let mut tree = Tree::default();
+    tree.append(value, 0);
+    if tree.nodes >= PAGE_TREE_NODES_MAX {
+        tree.html.push_str("<p>The rest is not shown; the API has all of it.</p>");
+    }
+    Value::from_safe_string(tree.html)
+}
+
+#[derive(Default)]
+struct Tree {
+    html: String,
+    nodes: usize,
+}
+
+impl Tree {
+    fn append(&mut self, value: &Value, depth: usize) {
+        let is_empty = value.len() == Some(0);
+        match value.kind() {
+            ValueKind::Map if !is_empty => {
+                self.html.push_str("<ul class=\"tree\">");
+                for key in value.try_iter().into_iter().flatten() {
+                    self.item(&plain_text(&key), &value.get_item(&key).unwrap_or_default(), depth);
+                }
+                self.html.push_str("</ul>");
+            }
+            ValueKind::Seq | ValueKind::Iterable if !is_empty => {
+                self.html.push_str("<ul class=\"tree\">");
+                for (n, item) in value.try_iter().into_iter().flatten().enumerate() {
+                    self.item(&n.to_string(), &item, depth);
+                }
+                self.html.push_str("</ul>");
+            }
+            ValueKind::String => {
+                let text = value.as_str().unwrap_or_default();
+                let tag = if text.contains('\n') { "pre" } else { "span" };
+                let _ = write!(self.html, "<{tag} class=\"text\">{}</{tag}>", HtmlEscape(text));
+            }
+            _ => {
+                let text = serde_json::to_string(value).unwrap_or_default();
+                let _ = write!(self.html, "<span class=\"scalar\">{}</span>", HtmlEscape(&text));
+            }
+        }
+    }
+
+    fn item(&mut self, key: &str, value: &Value, depth: usize) {
+        self.nodes += 1;
+        if self.nodes >= PAGE_TREE_NODES_MAX {
+            return;
+        }
+        let key = HtmlEscape(key);
+        let is_nested = matches!(value.kind(), ValueKind::Map | ValueKind::Seq) && value.len() != Some(0);
+        if is_nested {
+            let open = if depth < TREE_OPEN { " open" } else { "" };
+            let _ = write!(self.html, "<li><details{open}><summary>{key}</summary>");
+            self.append(value, depth + 1);
+            self.html.push_str("</details></li>");
+        } else {
+            let _ = write!(self.html, "<li><b>{key}</b>: ");
+            self.append(value, depth + 1);
+            self.html.push_str("</li>");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    const HOSTILE: &str = "<script>alert(1)</script>\"'&</a>{{ 7 * 7 }}{% x %}";
+
+    #[test]
+    fn every_template_is_well_formed() {
+        for (name, _) in TEMPLATES {
+            PAGES.get_template(name).unwrap_or_else(|error| panic!("{name}: {error}"));
+        }
+    }
+
+    #[test]
+    fn filters_escape_text() {
+        for filter in [tree, when] {
+            for value in [json!(HOSTILE), json!({ HOSTILE: [HOSTILE, { HOSTILE: HOSTILE }] })] {
+                let html = filter(&Value::from(Serde(&value))).to_string();
+                assert!(!html.contains("<script") && !html.contains("\"'"), "{html}");
+            }
+        }
+        assert_eq!(part(&Value::from("a/b?c&d=é")).to_string(), "a%2Fb%3Fc%26d%3D%C3%A9");
+    }
+
+    #[test]
+    fn a_large_tree_is_cut() {
+        let many: Json = (0..2 * PAGE_TREE_NODES_MAX).collect();
+        let html = tree(&Value::from(Serde(&many))).to_string();
+        assert!(html.contains("The rest is not shown") && html.len() < 100 * PAGE_TREE_NODES_MAX);
+        assert_eq!(brief(&Value::from("é".repeat(PAGE_TEXT_MAX + 1))).chars().count(), PAGE_TEXT_MAX + 1);
+    }
+
+    #[test]
+    fn sizes_and_times_are_readable() {
+        assert_eq!([0, 1536, -1].map(|n: i64| short(units::bytes, &Value::from(n))), ["0B", "1.50K", "0B"]);
+        assert_eq!([59, 90_013].map(|n: i64| short(units::span, &Value::from(n))), ["59s", "25h"]);
+        assert_eq!(words(&Value::from(Serde(&json!(["web", 1, {"a": 2}])))), "web 1 {\"a\":2}");
+        let expected = "<time datetime=\"1970-01-01T00:00:00.000000Z\">1970-01-01 00:00:00 UTC</time>";
+        assert_eq!(when(&Value::from(0)).to_string(), expected);
+        assert_eq!(when(&Value::from(())).to_string(), "");
+    }
+}

@@ -1,0 +1,641 @@
+//! Scripts: programs whose lines of output become events on Salt's bus, as with Salt's engine `script`.
+//!
+//! ```text
+//! from the program   one JSON object a line: {"tag": "door/open", "data": {"door": 4}}
+//! ```
+//!
+//! # Invariants
+//!
+//! An event is fired before the next line is read further, so a program that writes faster than its rate, or while Salt's bus is unreachable,
+//! waits. A loop from an event to a sink to a script to an event is bounded by the rate. A line that is no event is counted and left out.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Read};
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, select};
+use parking_lot::Mutex;
+use rustix::process::Signal;
+use serde::Deserialize;
+use serde_json::Value as Json;
+
+use super::{Variables, check_command, end, read_lines, signal, spawn, start};
+use crate::base::clock::Clock;
+use crate::base::limits::{
+    FIRE_BYTES_MAX, SCRIPT_LINES_WAITING, SCRIPTS_MAX, SINK_STOP_TIMEOUT, SOURCE_LOG_INTERVAL,
+};
+use crate::base::metrics::Metrics;
+use crate::config::{Config, ConfigError, Invalid, read_options, within};
+use crate::engines::runtime::backoff::{Backoff, Throttle};
+use crate::engines::secret::Revealed;
+use crate::engines::settings::{RetrySettings, check_name, check_retry};
+use crate::engines::transport::shortened;
+use crate::model::Rate;
+use crate::model::word::{self, Word};
+use crate::wire::json::from_json;
+use crate::wire::salt_codec::check_whole;
+
+/// One script, checked.
+#[derive(Debug, Clone)]
+pub struct ScriptSettings {
+    /// Its name.
+    pub name: String,
+    options: ScriptOptions,
+    /// What the settings were made of: equal settings have an equal source.
+    source: Json,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ScriptOptions {
+    command: Vec<String>,
+    #[serde(default)]
+    environment: Variables,
+    /// The directory of the bus; without it the only one.
+    #[serde(default, with = "word")]
+    bus: Option<PathBuf>,
+    /// The pause after an end with status 0.
+    #[serde(default = "one_second", with = "word")]
+    interval: Duration,
+    /// The pauses after failures.
+    #[serde(default)]
+    retry: RetrySettings,
+    #[serde(default = "default_rate", with = "word")]
+    rate: Rate,
+}
+
+fn one_second() -> Duration {
+    Duration::from_secs(1)
+}
+
+fn default_rate() -> Rate {
+    Rate { times: 100, per: one_second() }
+}
+
+/// All scripts of a configuration. The error names file, line and key.
+pub fn of_config(config: &Config) -> Result<Vec<ScriptSettings>, ConfigError> {
+    let one = |(name, given): (&String, &Json)| {
+        let checked = check_name(name, "script").and_then(|()| script(name, given, &config.bus));
+        checked.map_err(|bad| bad.below(&format!("scripts.{name}")))
+    };
+    let all: Result<Vec<_>, Invalid> = config.scripts.iter().map(one).collect();
+    let count = config.scripts.len();
+    let checked = all.and_then(|all| match count {
+        0..=SCRIPTS_MAX => Ok(all),
+        _ => Err(Invalid::new("scripts", format!("{count} scripts; give at most {SCRIPTS_MAX}"))),
+    });
+    checked.map_err(|Invalid { path, problem }| config.error_at(path, problem))
+}
+
+fn script(name: &str, given: &Json, buses: &[PathBuf]) -> Result<ScriptSettings, Invalid> {
+    let options: ScriptOptions = read_options(given)?;
+    check_command(&options.command)?;
+    check_retry(options.retry)?;
+    within("interval", &options.interval, Duration::from_secs(1)..)?;
+    match (&options.bus, buses) {
+        (_, []) => return Err(Invalid::new("", "no bus is configured: set `bus` in the configuration")),
+        (Some(bus), _) if !buses.contains(bus) => {
+            return Err(Invalid::new("bus", "not a bus of the configuration: give an item of `bus`"));
+        }
+        (None, [_, _, ..]) => {
+            return Err(Invalid::new("", "several buses are configured: set `bus` to one of them"));
+        }
+        _ => {}
+    }
+    Ok(ScriptSettings { name: name.to_owned(), options, source: given.clone() })
+}
+
+/// Why an event was not fired.
+#[derive(Debug, thiserror::Error)]
+pub enum FireFailure {
+    /// The bus is unreachable; fire the same event again.
+    #[error("{0}")]
+    Retry(String),
+    /// No bus accepts this event.
+    #[error("{0}")]
+    Rejected(String),
+}
+
+/// Fires an event onto a bus, or onto the only one: its tag, and its data, a msgpack map.
+pub type Fire = Arc<dyn Fn(Option<&str>, &str, &[u8]) -> Result<(), FireFailure> + Send + Sync>;
+
+/// The dependencies of all scripts.
+#[derive(Clone)]
+pub struct Dependencies {
+    /// Fires an event.
+    pub fire: Fire,
+    /// The `id` of events without one; empty for none.
+    pub id: Arc<str>,
+    /// Source of the time.
+    pub clock: Clock,
+    /// The daemon's counters.
+    pub metrics: Arc<Metrics>,
+}
+
+/// All scripts.
+pub struct Scripts {
+    deps: Dependencies,
+    running: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    list: BTreeMap<String, Running>,
+    /// Number of threads started, for their names.
+    started: usize,
+}
+
+struct Running {
+    source: Json,
+    stop: Stop,
+    thread: JoinHandle<()>,
+}
+
+/// Its end requests that of the thread: nothing is sent.
+struct Stop {
+    _sender: Sender<()>,
+}
+
+impl Scripts {
+    /// Starts scripts.
+    pub fn start(deps: Dependencies, settings: Vec<ScriptSettings>) -> Self {
+        let scripts = Self { deps, running: Mutex::default() };
+        scripts.apply(settings);
+        scripts
+    }
+
+    /// Starts new scripts, starts changed ones again, and stops removed ones.
+    pub fn apply(&self, settings: Vec<ScriptSettings>) {
+        let mut state = self.running.lock();
+        let mut before = std::mem::take(&mut state.list);
+        for settings in settings {
+            let name = settings.name.clone();
+            let previous = match before.remove(&name) {
+                Some(same) if same.source == settings.source && !same.thread.is_finished() => {
+                    state.list.insert(name, same);
+                    continue;
+                }
+                Some(Running { stop, thread, .. }) => {
+                    drop(stop);
+                    Some(thread)
+                }
+                None => None,
+            };
+            state.started += 1;
+            // The kernel cuts longer names off.
+            let thread_name = format!("sc-script-{}", (state.started - 1) % 1_000);
+            match self.start_one(settings, previous, thread_name) {
+                Ok(running) => _ = state.list.insert(name, running),
+                Err(error) => tracing::error!(script = name, %error, "script not started"),
+            }
+        }
+        for (name, removed) in before {
+            drop(removed.stop);
+            tracing::info!(script = name, "script removed");
+        }
+    }
+
+    /// Starts a script after the thread `previous` has ended.
+    fn start_one(
+        &self,
+        settings: ScriptSettings,
+        previous: Option<JoinHandle<()>>,
+        thread_name: String,
+    ) -> std::io::Result<Running> {
+        let (sender, stop) = bounded(0);
+        let source = settings.source.clone();
+        let script = Script { settings, deps: self.deps.clone(), stop };
+        let work = move || {
+            if let Some(previous) = previous {
+                // Its panic, if any, was logged.
+                let _ = previous.join();
+            }
+            script.run();
+        };
+        let thread = thread::Builder::new().name(thread_name).spawn(work)?;
+        Ok(Running { source, stop: Stop { _sender: sender }, thread })
+    }
+
+    /// Stops all scripts. Lines that were not fired are lost.
+    pub fn stop(&self) {
+        let list = std::mem::take(&mut self.running.lock().list);
+        let threads: Vec<_> = list.into_iter().map(|(name, Running { thread, .. })| (name, thread)).collect();
+        let until = Instant::now() + SINK_STOP_TIMEOUT;
+        for (name, thread) in threads {
+            while !thread.is_finished() && Instant::now() < until {
+                thread::sleep(Duration::from_millis(5));
+            }
+            if !thread.is_finished() {
+                tracing::warn!(script = name, "script does not end, it is left behind");
+            }
+        }
+    }
+}
+
+/// A script, as its thread owns it.
+struct Script {
+    settings: ScriptSettings,
+    deps: Dependencies,
+    /// Disconnected when a stop is requested.
+    stop: Receiver<()>,
+}
+
+/// Why a program is not read any more.
+enum Ended {
+    /// A stop is requested.
+    Stop,
+    /// It ended with status 0.
+    Success,
+    /// It ended otherwise, or did not start.
+    Failure(String),
+}
+
+/// A line of a program.
+#[derive(Debug, PartialEq, Eq)]
+enum Line {
+    Whole(Vec<u8>),
+    TooLong,
+}
+
+impl Script {
+    fn run(self) {
+        let ScriptOptions { retry, interval, rate, .. } = self.settings.options;
+        let name = self.settings.name.as_str();
+        let mut backoff = Backoff::new(retry);
+        let mut output = Output { throttle: Throttle::new(rate), logged: None };
+        loop {
+            let started = self.deps.clock.monotonic();
+            let ended = self.follow(&mut output);
+            if self.deps.clock.monotonic().saturating_sub(started) > retry.max {
+                backoff.reset();
+            }
+            let pause = match ended {
+                Ended::Stop => return,
+                Ended::Success => {
+                    backoff.reset();
+                    interval
+                }
+                Ended::Failure(reason) => {
+                    self.deps.metrics.script_failures.add(1);
+                    let pause = backoff.next(None);
+                    tracing::warn!(script = name, reason, ?pause, "script failed, starting it again");
+                    pause
+                }
+            };
+            if self.is_stopped_within(pause) {
+                return;
+            }
+        }
+    }
+
+    /// Whether a stop is requested before the end of a pause.
+    fn is_stopped_within(&self, pause: Duration) -> bool {
+        self.stop.recv_timeout(pause) == Err(RecvTimeoutError::Disconnected)
+    }
+
+    /// Runs the program once.
+    fn follow(&self, output: &mut Output) -> Ended {
+        let ScriptOptions { command, environment, .. } = &self.settings.options;
+        let mut revealed = Revealed::default();
+        let mut child = match start(command, environment, Stdio::null(), &mut revealed) {
+            Ok(child) => child,
+            Err(reason) => return Ended::Failure(revealed.scrub(&reason)),
+        };
+        let ended = self.read(&mut child, revealed, output);
+        match ended {
+            Err(reason) => {
+                end(&mut child, || false);
+                Ended::Failure(reason)
+            }
+            Ok(false) => {
+                signal(&child, Signal::TERM);
+                end(&mut child, || true);
+                Ended::Stop
+            }
+            Ok(true) => {
+                // It has closed its output, and gets time to end.
+                end(&mut child, || true);
+                match child.wait() {
+                    Ok(status) if status.success() => Ended::Success,
+                    Ok(status) => Ended::Failure(format!("the program has ended: {status}")),
+                    Err(why) => Ended::Failure(format!("the program's status is unknown: {why}")),
+                }
+            }
+        }
+    }
+
+    /// Fires the events of a program to the end of its output; false if a stop is requested.
+    fn read(&self, child: &mut Child, revealed: Revealed, output: &mut Output) -> Result<bool, String> {
+        let (sender, lines) = bounded(SCRIPT_LINES_WAITING);
+        let cannot = |why: std::io::Error| format!("cannot start a thread for a program: {why}");
+        if let Some(from) = child.stdout.take() {
+            let work = move || {
+                let mut from = BufReader::new(from);
+                while let Some(line) = next_line(&mut from) {
+                    if sender.send(line).is_err() {
+                        break;
+                    }
+                }
+            };
+            spawn("sc-script-out", work).map_err(cannot)?;
+        }
+        if let Some(from) = child.stderr.take() {
+            let name = self.settings.name.clone();
+            let work = move || {
+                read_lines(from, |line| {
+                    let line = revealed.scrub(&line);
+                    tracing::warn!(script = name, line, "message of a script");
+                    true
+                });
+            };
+            spawn("sc-script-err", work).map_err(cannot)?;
+        }
+        loop {
+            let line = select! {
+                recv(lines) -> line => line,
+                // Nothing is sent: the channel is disconnected.
+                recv(self.stop) -> _ => return Ok(false),
+            };
+            let Ok(line) = line else { return Ok(true) };
+            if !self.take(line, output) {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Fires the event of a line; false if a stop is requested meanwhile.
+    fn take(&self, line: Line, output: &mut Output) -> bool {
+        let event = match line {
+            Line::Whole(line) if line.iter().all(u8::is_ascii_whitespace) => return true,
+            Line::Whole(line) => parse(&line, &self.deps.id),
+            Line::TooLong => Err(format!("longer than {FIRE_BYTES_MAX} bytes")),
+        };
+        let (tag, data) = match event {
+            Ok(event) => event,
+            Err(reason) => {
+                self.reject(&reason, output);
+                return true;
+            }
+        };
+        if self.is_stopped_within(output.throttle.pause(self.deps.clock.monotonic(), 1)) {
+            return false;
+        }
+        let bus = self.settings.options.bus.as_ref().and_then(Word::show);
+        let mut backoff = Backoff::new(self.settings.options.retry);
+        let mut is_logged = false;
+        loop {
+            match (self.deps.fire)(bus.as_deref(), &tag, &data) {
+                Ok(()) => return true,
+                Err(FireFailure::Rejected(reason)) => {
+                    self.reject(&reason, output);
+                    return true;
+                }
+                Err(FireFailure::Retry(reason)) => {
+                    if !std::mem::replace(&mut is_logged, true) {
+                        let script = self.settings.name.as_str();
+                        tracing::warn!(script, reason, "event of a script not fired, retrying");
+                    }
+                    if self.is_stopped_within(backoff.next(None)) {
+                        return false;
+                    }
+                }
+            }
+        }
+    }
+
+    fn reject(&self, reason: &str, output: &mut Output) {
+        self.deps.metrics.script_lines_rejected.add(1);
+        let now = self.deps.clock.monotonic();
+        if output.logged.is_none_or(|last| now.saturating_sub(last) >= SOURCE_LOG_INTERVAL) {
+            output.logged = Some(now);
+            tracing::warn!(script = self.settings.name, reason, "line of a script is not an event, left out");
+        }
+    }
+}
+
+/// The state of a script over all runs of its program.
+struct Output {
+    throttle: Throttle,
+    /// Last time when a rejected line was logged.
+    logged: Option<Duration>,
+}
+
+/// The next line; `None` at the end.
+fn next_line(from: &mut BufReader<impl Read>) -> Option<Line> {
+    let most = FIRE_BYTES_MAX as u64 + 1;
+    let mut line = Vec::new();
+    let mut is_long = false;
+    loop {
+        line.clear();
+        match from.by_ref().take(most).read_until(b'\n', &mut line) {
+            Ok(0) | Err(_) => return is_long.then_some(Line::TooLong),
+            Ok(_) if line.last() != Some(&b'\n') && line.len() as u64 == most => is_long = true,
+            Ok(_) if is_long => return Some(Line::TooLong),
+            Ok(_) => return Some(Line::Whole(line)),
+        }
+    }
+}
+
+/// Tag and data of an event; the error states what would be right. Data without `id` gets that of the master, as in Salt.
+fn parse(line: &[u8], id: &str) -> Result<(String, Vec<u8>), String> {
+    let shown = || shortened(&String::from_utf8_lossy(line.get(..200).unwrap_or(line)));
+    let expected = "give one JSON object a line, with `tag` (a text) and `data` (an object)";
+    let Ok(Json::Object(mut event)) = serde_json::from_slice(line) else {
+        return Err(format!("{:?}: not a JSON object; {expected}", shown()));
+    };
+    let Some(Json::String(tag)) = event.remove("tag") else {
+        return Err(format!("{:?}: no tag; {expected}", shown()));
+    };
+    let data = match event.remove("data") {
+        None | Some(Json::Null) => Json::Object(serde_json::Map::new()),
+        Some(data) => data,
+    };
+    let value = from_json(&data).map_err(|error| error.to_string())?;
+    let rmpv::Value::Map(mut pairs) = value else {
+        return Err(format!("{:?}: data is not an object; {expected}", shown()));
+    };
+    if !id.is_empty() && !pairs.is_empty() && !pairs.iter().any(|(key, _)| key.as_str() == Some("id")) {
+        pairs.push(("id".into(), id.into()));
+    }
+    let mut bytes = Vec::new();
+    rmpv::encode::write_value(&mut bytes, &rmpv::Value::Map(pairs)).map_err(|error| error.to_string())?;
+    check_whole(&bytes).map_err(|why| format!("Salt's codec cannot read the data: {why}"))?;
+    Ok((tag, bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engines::settings::tests::{config, without};
+    use crate::testkit::wait_for;
+
+    /// Events that were fired, as tag and JSON of the data.
+    type Fired = Arc<Mutex<Vec<(String, String)>>>;
+
+    struct Fixture {
+        deps: Dependencies,
+        fired: Fired,
+        /// Failures of the next calls, last one first.
+        failures: Arc<Mutex<Vec<FireFailure>>>,
+    }
+
+    fn fixture() -> Fixture {
+        let (fired, failures) = (Fired::default(), Arc::new(Mutex::new(Vec::new())));
+        let (to, next) = (fired.clone(), failures.clone());
+        let fire: Fire = Arc::new(move |_, tag, mut data| {
+            if let Some(failure) = next.lock().pop() {
+                return Err(failure);
+            }
+            let data = rmpv::decode::read_value(&mut data).unwrap();
+            to.lock().push((tag.to_owned(), crate::wire::json::to_json(&data).to_string()));
+            Ok(())
+        });
+        let deps = Dependencies {
+            fire,
+            id: "m_master".into(),
+            clock: Clock::real(),
+            metrics: Arc::new(Metrics::default()),
+        };
+        Fixture { deps, fired, failures }
+    }
+
+    fn settings(text: &str, more: &str) -> Vec<ScriptSettings> {
+        let command = serde_json::to_string(&["/bin/sh", "-c", text]).unwrap();
+        let yaml = format!("{{command: {command}{more}}}");
+        let given = crate::config::read_yaml(&yaml).unwrap();
+        vec![script("s", &given, &["/bus".into()]).unwrap()]
+    }
+
+    fn tags(fired: &Fired) -> Vec<String> {
+        fired.lock().iter().map(|(tag, _)| tag.clone()).collect()
+    }
+
+    #[test]
+    fn lines_become_events_and_other_lines_are_counted() {
+        let Fixture { deps, fired, .. } = fixture();
+        let text = r#"echo '{"tag": "a", "data": {"x": 1}}'; echo garbage; echo; echo '{"tag": "b", "data": {"id": "own"}}'
+                      echo '{"data": {}}'; echo '{"tag": "c", "data": [1]}'; echo '{"tag": "d"}'; sleep 1000"#;
+        let scripts = Scripts::start(deps.clone(), settings(text, ""));
+        wait_for("the last event", || tags(&fired).contains(&"d".to_owned()).then_some(()));
+        scripts.stop();
+        let expected = [("a", r#"{"x":1,"id":"m_master"}"#), ("b", r#"{"id":"own"}"#), ("d", "{}")];
+        let expected: Vec<_> = expected.map(|(tag, data)| (tag.to_owned(), data.to_owned())).into();
+        assert_eq!(*fired.lock(), expected);
+        assert_eq!((deps.metrics.script_lines_rejected.get(), deps.metrics.script_failures.get()), (3, 0));
+    }
+
+    #[test]
+    fn an_event_waits_for_the_bus_and_a_rejected_one_does_not() {
+        let Fixture { deps, fired, failures } = fixture();
+        failures.lock().push(FireFailure::Retry("no master".into()));
+        failures.lock().push(FireFailure::Rejected("too large".into()));
+        let text = r#"for n in 1 2 3; do echo "{\"tag\": \"$n\"}"; done; sleep 1000"#;
+        let scripts = Scripts::start(deps.clone(), settings(text, ""));
+        wait_for("two events", || (fired.lock().len() == 2).then_some(()));
+        scripts.stop();
+        assert_eq!(tags(&fired), ["2", "3"]);
+        assert_eq!(deps.metrics.script_lines_rejected.get(), 1);
+    }
+
+    #[test]
+    fn a_program_that_ends_is_started_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let Fixture { deps, fired, .. } = fixture();
+        // Fails at first, then ends as a script that is to be repeated does.
+        let mark = dir.path().join("mark");
+        let text = format!("if mkdir {0}; then exit 3; fi; echo '{{\"tag\": \"x\"}}'", mark.display());
+        let scripts = Scripts::start(deps.clone(), settings(&text, ""));
+        wait_for("two runs", || (fired.lock().len() >= 2).then_some(()));
+        scripts.stop();
+        assert_eq!(deps.metrics.script_failures.get(), 1);
+        let missing = crate::config::read_yaml("{command: [/nonexistent/program]}").unwrap();
+        let scripts = Scripts::start(deps.clone(), vec![script("s", &missing, &["/bus".into()]).unwrap()]);
+        wait_for("a failure", || (deps.metrics.script_failures.get() >= 2).then_some(()));
+        scripts.stop();
+    }
+
+    #[test]
+    fn the_rate_bounds_a_program_that_never_stops_writing() {
+        let Fixture { deps, fired, .. } = fixture();
+        let text = r#"while :; do echo '{"tag": "loop"}'; done"#;
+        let scripts = Scripts::start(deps, settings(text, ", rate: 5/1000s"));
+        wait_for("the events of one period", || (fired.lock().len() == 5).then_some(()));
+        scripts.stop();
+        assert_eq!(fired.lock().len(), 5, "the sixth waits for 200 s");
+    }
+
+    #[test]
+    fn a_reload_replaces_changed_scripts_and_a_stop_ends_all_processes() {
+        let dir = tempfile::tempdir().unwrap();
+        let Fixture { deps, fired, .. } = fixture();
+        let text = |tag: &str| {
+            let pid = dir.path().join(tag);
+            format!("sleep 1000 & echo $! > {}; echo '{{\"tag\": \"{tag}\"}}'; wait", pid.display())
+        };
+        let scripts = Scripts::start(deps, settings(&text("one"), ""));
+        wait_for("one", || (tags(&fired) == ["one"]).then_some(()));
+        scripts.apply(settings(&text("one"), ""));
+        scripts.apply(settings(&text("two"), ""));
+        wait_for("two", || (tags(&fired) == ["one", "two"]).then_some(()));
+        scripts.apply(Vec::new());
+        scripts.stop();
+        for tag in ["one", "two"] {
+            let pid = std::fs::read_to_string(dir.path().join(tag)).unwrap();
+            let stat = format!("/proc/{}/stat", pid.trim());
+            wait_for("the end of the child", || match std::fs::read_to_string(&stat) {
+                Err(_) => Some(()),
+                // A zombie that its new parent has not collected yet.
+                Ok(stat) => stat.contains(") Z ").then_some(()),
+            });
+        }
+    }
+
+    #[test]
+    fn a_long_line_is_left_out_as_a_whole() {
+        let long = "x".repeat(2 * FIRE_BYTES_MAX + 7);
+        let text = format!("a\n{long}\nb\n{long}");
+        let mut from = BufReader::new(text.as_bytes());
+        let mut lines = Vec::new();
+        while let Some(line) = next_line(&mut from) {
+            lines.push(line);
+        }
+        let whole = |text: &str| Line::Whole(text.as_bytes().to_vec());
+        assert_eq!(lines, [whole("a\n"), Line::TooLong, whole("b\n"), Line::TooLong]);
+    }
+
+    #[test]
+    fn an_error_names_line_key_and_accepted_values() {
+        for (text, expected) in [
+            (
+                "bus: [/b]\nscripts:\n  a: {command: [sh]}",
+                "c.yaml:3: scripts.a.command: give the absolute path",
+            ),
+            ("scripts:\n  a: {command: [/bin/sh]}", "c.yaml:2: scripts.a: no bus is configured"),
+            ("bus: [/b, /c]\nscripts:\n  a: {command: [/bin/sh]}", "c.yaml:3: scripts.a: several buses"),
+            (
+                "bus: [/b]\nscripts:\n  a:\n    command: [/bin/sh]\n    bus: /c",
+                "c.yaml:5: scripts.a.bus: not a bus",
+            ),
+            (
+                "bus: [/b]\nscripts:\n  a:\n    comand: x",
+                "c.yaml:4: scripts.a.comand: unknown field `comand`",
+            ),
+            (
+                "bus: [/b]\nscripts:\n  a:\n    command: [/p]\n    rate: fast",
+                "c.yaml:5: scripts.a.rate: \"fast\" is not accepted",
+            ),
+            (
+                "bus: [/b]\nscripts:\n  'a b': {command: [/p]}",
+                "c.yaml:3: scripts.a b: not a name of a script",
+            ),
+        ] {
+            let (config, dir) = config(text).unwrap();
+            let error = without(&dir, &of_config(&config).unwrap_err());
+            assert!(error.starts_with(expected), "{text:?}: {error}");
+        }
+    }
+}

@@ -1,0 +1,49 @@
+"""Writes the screenshots of docs/PAGE.md: `make screenshots`."""
+
+import base64
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import browser
+import conftest
+import sample
+
+FORMS = (("light", 1024, 720, False), ("dark", 1024, 720, True), ("phone", 360, 740, False))
+
+
+def compressed(png):
+    """With a palette, which text needs few colours of."""
+    if not shutil.which("pngquant"):
+        sys.exit("pngquant is not installed (Debian: apt-get install pngquant)")
+    return subprocess.run(["pngquant", "--speed", "1", "--strip", "48", "-"], input=png, stdout=subprocess.PIPE, check=True).stdout
+
+
+def main(target):
+    target.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as directory:
+        daemon, chromium = conftest.Daemon(pathlib.Path(directory)), browser.Browser()
+        try:
+            site, jid = sample.fleet()
+            daemon.load(site)
+            seq = daemon.newest()
+            daemon.react()
+            token = daemon.token("operator")
+            for form, width, height, dark in FORMS:
+                page = chromium.page(width=width, height=height, dark=dark)
+                for name, path in conftest.views(jid, seq).items():
+                    if name == "overview":
+                        conftest.sign_in(page, daemon, token)
+                    page.open(daemon.url + path)
+                    page.pump(0.7)
+                    (target / f"{name}-{form}.png").write_bytes(compressed(base64.b64decode(page.screenshot())))
+                page.close()
+        finally:
+            chromium.close()
+            daemon.stop()
+
+
+if __name__ == "__main__":
+    main(pathlib.Path(sys.argv[1]))

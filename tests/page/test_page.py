@@ -1,0 +1,176 @@
+"""The page in headless Chromium: every view, hostile text, themes and a phone, sign-in, live events, keyboard."""
+
+import json
+import urllib.parse
+
+import pytest
+import sample
+from conftest import sign_in, views, wait_for
+
+#: Elements that are wider than the window, or end right of it.
+TOO_WIDE = """
+(() => {
+  const width = document.documentElement.clientWidth;
+  if (document.documentElement.scrollWidth <= width) return [];
+  return [...document.querySelectorAll("body *")].filter(one => one.getBoundingClientRect().right > width + 1)
+    .map(one => one.outerHTML.slice(0, 200));
+})()
+"""
+
+#: The lowest contrast of text with its background, and where it is.
+CONTRAST = """
+(() => {
+  const light = (text) => {
+    const [r, g, b] = text.match(/[\\d.]+/g).slice(0, 3).map(one => {
+      const part = one / 255;
+      return part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
+    });
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (one) => {
+    for (; one; one = one.parentElement) {
+      const color = getComputedStyle(one).backgroundColor;
+      if (!color.endsWith(", 0)")) return color;
+    }
+    return "rgb(255, 255, 255)";
+  };
+  let worst = [21, ""];
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const one = texts.currentNode.parentElement;
+    if (!texts.currentNode.data.trim() || !one.checkVisibility() || one.closest("svg")) continue;
+    const [a, b] = [light(getComputedStyle(one).color), light(behind(one))].sort((a, b) => b - a);
+    const ratio = (a + 0.05) / (b + 0.05);
+    if (ratio < worst[0]) worst = [ratio, one.outerHTML.slice(0, 200)];
+  }
+  return worst;
+})()
+"""
+
+
+@pytest.fixture
+def fleet(daemon):
+    site, jid = sample.fleet()
+    daemon.load(site)
+    seq = daemon.newest()
+    daemon.react()
+    return views(jid, seq)
+
+
+@pytest.mark.parametrize("width,dark", [(1280, False), (1280, True), (360, False)])
+def test_every_view_fits_and_reports_no_problem(daemon, fleet, chromium, width, dark):
+    page = chromium.page(width=width, dark=dark)
+    sign_in(page, daemon, daemon.token("operator"))
+    for name, path in fleet.items():
+        assert page.open(daemon.url + path) == 200, name
+        assert page.js("document.title") == "saltcellar"
+        assert page.js(TOO_WIDE) == [], name
+        ratio, where = page.js(CONTRAST)
+        assert ratio >= 4.5, (name, ratio, where)
+    page.pump(0.2)
+    assert page.problems == []
+    page.close()
+
+
+def test_hostile_text_never_runs(daemon, tab):
+    site, jid = sample.hostile()
+    daemon.load(site)
+    seq = daemon.newest()
+    daemon.bus.fire("deploy/" + sample.HOSTILE, id=sample.HOSTILE_ID, fun=sample.HOSTILE, **{sample.HOSTILE: sample.HOSTILE})
+    sign_in(tab, daemon, daemon.token("operator"))
+    quoted, minion = urllib.parse.quote(sample.HOSTILE, safe=""), urllib.parse.quote(sample.HOSTILE_ID, safe="")
+    paths = [*views(jid, seq).values(), f"/minions/{minion}", f"/jobs?fun={quoted}&user={quoted}", f"/events?tag={quoted}"]
+    paths += [f"/jobs/{jid}?minion={minion}", f"/jobs/{quoted}", f"/reactor?why={quoted}&tag={quoted}", f"/sign-in?next={quoted}"]
+    shown = 0
+    for path in paths:
+        tab.open(daemon.url + path)
+        assert tab.js("document.querySelectorAll('script').length") == 1, path
+        assert tab.js("document.querySelectorAll('img, main svg[onload], [onmouseover], [onerror]').length") == 0, path
+        assert tab.js(TOO_WIDE) == [], path
+        shown += tab.js("document.body.innerText.includes('<script>alert(1)</script>')")
+    # A live event is added by the script.
+    tab.open(f"{daemon.url}/events")
+    tab.wait("document.querySelector('#live [role=status]').textContent === 'live'")
+    daemon.bus.fire("live/" + sample.HOSTILE, id=sample.HOSTILE_ID, fun=sample.HOSTILE)
+    tab.wait("document.getElementById('events').innerText.includes('live/<script>alert(1)')")
+    tab.pump(0.2)
+    assert shown > 5
+    answers = [problem for problem in tab.problems if "status of 4" not in str(problem)]
+    assert answers == []
+
+
+def test_a_token_signs_in_and_out(daemon, tab):
+    assert tab.open(f"{daemon.url}/jobs?fun=state.*") == 401
+    tab.js("document.getElementById('token').value = 'sct_wrong'")
+    tab.js("document.querySelector('form button').click()")
+    tab.loaded()
+    assert "unknown or revoked" in tab.js("document.querySelector('[role=alert]').textContent")
+    token = daemon.token("reader")
+    tab.js(f"document.getElementById('token').value = {json.dumps(token)}")
+    tab.js("document.querySelector('form button').click()")
+    tab.loaded()
+    assert tab.js("location.pathname + location.search") == "/jobs?fun=state.*", "the view that was asked for"
+    assert tab.js("document.cookie") == "", "no script reads the token"
+    tab.js("document.querySelector('header form button').click()")
+    tab.loaded()
+    assert tab.open(f"{daemon.url}/jobs") == 401
+
+
+def test_events_arrive_live_pause_and_follow_the_filter(daemon, tab):
+    daemon.load(sample.fleet()[0])
+    sign_in(tab, daemon, daemon.token("operator"))
+    tab.open(f"{daemon.url}/events?tag=live/*")
+    tab.wait("document.querySelector('#live [role=status]').textContent === 'live'")
+    daemon.bus.fire("other/1", id="web1")
+    daemon.bus.fire("live/1", id="web1")
+    tab.wait("document.querySelectorAll('#events tr').length === 1")
+    tab.js("document.querySelector('#live button').click()")
+    daemon.bus.fire("live/2", id="web1")
+    tab.wait("document.querySelector('#live [role=status]').textContent === 'paused, 1 new'")
+    assert tab.js("document.querySelectorAll('#events tr').length") == 1
+    tab.js("document.querySelector('#live button').click()")
+    tab.wait("document.querySelectorAll('#events tr').length === 2")
+    assert "live/2" in tab.js("document.querySelector('#events tr').innerText"), "the latest first"
+
+
+def test_an_open_page_reconnects_and_reports_a_revoked_token(daemon, tab):
+    sign_in(tab, daemon, daemon.token("operator"))
+    tab.open(f"{daemon.url}/events?tag=live/*")
+    tab.wait("document.querySelector('#live [role=status]').textContent === 'live'")
+    daemon.restart()
+    daemon.bus.fire("live/1", id="web1")
+    tab.wait("document.querySelectorAll('#events tr').length === 1")
+    daemon.call("token", "revoke", "operator")
+    daemon.restart()
+    tab.wait("document.querySelector('#live [role=status]').textContent.startsWith('signed out')")
+
+
+def test_the_keyboard_reaches_everything(daemon, tab):
+    daemon.load(sample.fleet()[0])
+    sign_in(tab, daemon, daemon.token("operator"))
+    tab.open(f"{daemon.url}/jobs")
+    tab.key("Tab", 9)
+    assert tab.js("document.activeElement.textContent") == "Skip to the content"
+    assert tab.js("document.activeElement.getBoundingClientRect().left") >= 0, "visible while it has the focus"
+    seen = []
+    for _ in range(20):
+        tab.key("Tab", 9)
+        seen.append(tab.js("document.activeElement.textContent.trim() || document.activeElement.name"))
+        assert tab.js("getComputedStyle(document.activeElement).outlineStyle") == "solid", seen
+    assert seen[:8] == ["saltcellar", "Overview", "Jobs", "Events", "Minions", "Reactor", "Engines", "Sign out"]
+    assert "Filter" in seen
+    tab.js("document.activeElement.blur()")
+    tab.key("/")
+    assert tab.js("document.activeElement.name + document.activeElement.value") == "fun"
+
+
+def test_the_overview_is_refreshed(daemon, tab):
+    sign_in(tab, daemon, daemon.token("operator"))
+    assert "cmd.run" not in tab.js("document.body.innerText")
+    tab.js("window.unchanged = true")
+    site, _ = sample.fleet()
+    daemon.load(site)
+    tab.wait("document.body.innerText.includes('cmd.run')")
+    assert tab.js("window.unchanged"), "without a new page"
+    wait_for("no problem", lambda: tab.pump(0.1) is not None)
+    assert tab.problems == []
