@@ -1,4 +1,4 @@
-"""Sphinx: ``make extension-docs`` builds the pages into ``salt/dist/docs``. Read with Salt's own Python."""
+"""Sphinx: ``nox -s docs`` builds these pages alone, ``make docs`` as a part of the daemon's site. Salt is mocked."""
 
 import re
 import sys
@@ -16,7 +16,9 @@ release = re.search(
 version = release
 
 extensions = ["sphinx.ext.autodoc", "sphinx.ext.autosummary", "myst_parser"]
+autodoc_mock_imports = ["salt"]
 nitpicky = True
+myst_heading_anchors = 3
 html_theme = "furo"
 html_title = f"{project} {release}"
 exclude_patterns = ["_build"]

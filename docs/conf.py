@@ -1,0 +1,21 @@
+"""Sphinx: ``make docs`` builds the site of the daemon (``docs``) and the extension (``salt/docs``) from the repository's root."""
+
+import runpy
+from pathlib import Path
+
+EXTENSION = runpy.run_path(str(Path(__file__).resolve().parents[1] / "salt" / "docs" / "conf.py"))
+
+project = "saltcellar"
+author = copyright = EXTENSION["author"]  # pylint: disable=redefined-builtin
+release = version = EXTENSION["release"]
+
+extensions = EXTENSION["extensions"]
+autodoc_mock_imports = EXTENSION["autodoc_mock_imports"]
+setup = EXTENSION["setup"]
+nitpicky = True
+myst_heading_anchors = 4
+root_doc = "docs/index"
+include_patterns = ["docs/**", "salt/docs/**"]
+exclude_patterns = [".git", "fuzz", "src", "target", "tests"]
+html_theme = "furo"
+html_title = f"{project} {release}"
