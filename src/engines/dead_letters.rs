@@ -97,7 +97,7 @@ impl DeadLetter {
             minion: event.minion.clone(),
             fun: event.fun.clone(),
             jid: event.jid.clone(),
-            master_id: event.master_id.clone(),
+            master_id: event.master_id.to_string(),
             body: BASE64.encode(&event.body),
         }
     }
@@ -121,7 +121,7 @@ impl DeadLetter {
             minion: self.minion.clone(),
             fun: self.fun.clone(),
             jid: self.jid.clone(),
-            master_id: self.master_id.clone(),
+            master_id: self.master_id.as_str().into(),
             body: BASE64.decode(&self.body).unwrap_or_default(),
         }
     }

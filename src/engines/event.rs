@@ -10,6 +10,8 @@
 //! | `master_id` | the id of the master that fired the event, or else of this machine's master |
 //! | `data` | the event's data, in the JSON form of [`crate::wire::json`] |
 
+use std::sync::Arc;
+
 use serde::Serialize;
 use serde_json::{Map, Value as Json};
 
@@ -39,7 +41,7 @@ pub struct Event {
     /// Job id; empty for none.
     pub jid: String,
     /// The master's id; empty if unknown.
-    pub master_id: String,
+    pub master_id: Arc<str>,
     /// Data as msgpack.
     pub body: Vec<u8>,
 }
@@ -64,10 +66,10 @@ pub struct Unreadable(String);
 
 impl Event {
     /// The event of an entry. `master_id` is that of this machine's master.
-    pub fn new(entry: StoredEntry, id: String, master_id: &str) -> Self {
+    pub fn new(entry: StoredEntry, id: String, master_id: &Arc<str>) -> Self {
         let StoredEntry { seq, at, tag, minion, fun, jid, body, .. } = entry;
         let of_event = get(&body, "master_id").and_then(as_text).filter(|id| !id.is_empty());
-        let master_id = of_event.unwrap_or(master_id).to_owned();
+        let master_id = of_event.map_or_else(|| master_id.clone(), Arc::from);
         let tag = String::from_utf8(tag)
             .unwrap_or_else(|bytes| String::from_utf8_lossy(bytes.as_bytes()).into_owned());
         Self { id, seq, at, tag, minion, fun, jid, master_id, body }
@@ -145,7 +147,7 @@ pub(super) mod tests {
 
     /// An event with this data; its sequence number is also part of its id.
     pub(in crate::engines) fn event(seq: u64, tag: &str, minion: &str, data: Json) -> Event {
-        Event::new(entry(seq, tag, minion, data), format!("store:{seq}"), "master1")
+        Event::new(entry(seq, tag, minion, data), format!("store:{seq}"), &"master1".into())
     }
 
     /// A stored event with this data.

@@ -60,7 +60,7 @@ pub use error::StoreError;
 pub use format::FORMAT_VERSION;
 pub use index::LatestJob;
 pub use read::consumer::{
-    BatchLimits, ConsumerBatch, ConsumerRecord, ConsumerStatus, HolderProcess, LostEntries, Start,
+    BatchLimits, ConsumerBatch, ConsumerRecord, ConsumerStatus, HolderProcess, LostEntries, ReadAhead, Start,
     is_consumer_name,
 };
 pub use read::follow::{Followed, Selected};

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::{Feed, FeedError, Fetched, Position, Progress};
 use crate::base::limits::CONSUMER_LEASE_MAX;
 use crate::model::{EventFilter, SeqNo};
-use crate::store::{BatchLimits, Start, Store, StoreError, StoredEntry};
+use crate::store::{BatchLimits, ReadAhead, Start, Store, StoreError, StoredEntry};
 use crate::wire::filter::EntryFilter;
 
 /// The holder's name in `saltcellar consumers list`.
@@ -41,12 +41,25 @@ impl Feed for ConsumerFeed {
             let batch = self.store.next_batch(&self.name, HOLDER, CONSUMER_LEASE_MAX, limits)?;
             let left = until.saturating_duration_since(Instant::now());
             if batch.paused || !batch.events.is_empty() || left.is_zero() {
-                return Ok(Fetched { entries: batch.events, is_paused: batch.paused });
+                return Ok(Fetched { entries: batch.events, next: batch.next, is_paused: batch.paused });
             }
             if batch.is_end {
                 self.store.wait_for(batch.next, left);
             }
         }
+    }
+
+    fn read_ahead(
+        &self,
+        from: SeqNo,
+        events: usize,
+        bytes: usize,
+    ) -> Result<Option<(Vec<StoredEntry>, ReadAhead)>, FeedError> {
+        Ok(self.store.read_ahead(&self.name, from, BatchLimits { events, bytes })?)
+    }
+
+    fn take_ahead(&self, ahead: &ReadAhead) -> Result<bool, FeedError> {
+        Ok(self.store.take_ahead(&self.name, HOLDER, CONSUMER_LEASE_MAX, ahead)?)
     }
 
     fn ack(&self, last: SeqNo) -> Result<(), FeedError> {

@@ -8,13 +8,15 @@ pub use self::consumer::ConsumerFeed;
 use crate::model::SeqNo;
 /// A position for [`Feed::seek`].
 pub use crate::store::Start as Position;
-use crate::store::StoredEntry;
+use crate::store::{ReadAhead, StoredEntry};
 
 /// Events of one read.
 #[derive(Debug, Clone, Default)]
 pub struct Fetched {
     /// The matching events behind the last acknowledged one, in order.
     pub entries: Vec<StoredEntry>,
+    /// The position after them.
+    pub next: SeqNo,
     /// Whether the feed is paused, so that there are none.
     pub is_paused: bool,
 }
@@ -41,6 +43,17 @@ pub struct Progress {
 pub trait Feed: Send + Sync {
     /// The next events, at most so many, and of at most so many bytes but for the first one; waits for one.
     fn fetch(&self, events: usize, bytes: usize, wait: Duration) -> Result<Fetched, FeedError>;
+
+    /// The events from a position on, without taking them. `None` if they must be fetched.
+    fn read_ahead(
+        &self,
+        from: SeqNo,
+        events: usize,
+        bytes: usize,
+    ) -> Result<Option<(Vec<StoredEntry>, ReadAhead)>, FeedError>;
+
+    /// Takes what was read ahead, as [`Feed::fetch`] does. False if it is not what follows the last acknowledged event any more.
+    fn take_ahead(&self, ahead: &ReadAhead) -> Result<bool, FeedError>;
 
     /// Notes that all events up to `last` are delivered: they are not fetched again. Fails after a [`Feed::seek`] since the fetch.
     fn ack(&self, last: SeqNo) -> Result<(), FeedError>;

@@ -6,6 +6,7 @@
 
 pub(super) mod backoff;
 mod deliver;
+mod reader;
 mod sink;
 mod state;
 #[cfg(test)]
@@ -23,6 +24,7 @@ use parking_lot::Mutex;
 
 use self::backoff::Throttle;
 use self::deliver::DeliverContext;
+use self::reader::Reader;
 use self::sink::Sink;
 pub use self::state::{Last, Phase, SinkCounters, SinkState};
 use super::dead_letters::{DeadLetter, DeadLetterError, DeadLetters};
@@ -207,20 +209,22 @@ impl Engines {
             // The kernel cuts longer names off.
             (*started - 1) % 1_000
         };
-        let sink = Sink {
-            context: DeliverContext {
-                settings: settings.clone(),
-                state: state.clone(),
-                dead_letters: dead_letters.clone(),
-                throttle: settings.rate.map(|rate| Mutex::new(Throttle::new(rate))),
-                clock: deps.clock.clone(),
-            },
+        let context = DeliverContext {
+            settings: settings.clone(),
+            state: state.clone(),
+            dead_letters: dead_letters.clone(),
+            throttle: settings.rate.map(|rate| Mutex::new(Throttle::new(rate))),
+            clock: deps.clock.clone(),
+        };
+        let reader = Reader {
+            context,
             feed: feed.clone(),
-            lanes: (0..settings.concurrency).map(|_| settings.transport.1.open(&around)).collect(),
             redact: (!settings.redact.is_empty()).then(|| (deps.redactor)(&settings.redact)),
             master_id: deps.master_id.clone(),
-            thread_name: format!("sc-sink-{number}"),
+            lanes: settings.concurrency,
         };
+        let lanes = (0..settings.concurrency).map(|_| settings.transport.1.open(&around)).collect();
+        let sink = Sink { reader, lanes, thread_name: format!("sc-sink-{number}"), ahead: None };
         let thread = spawn(sink, previous).map_err(|error| error.to_string())?;
         let parts = Ok(Parts { feed, dead_letters });
         Ok(Running { settings: settings.clone(), state, parts, thread: Some(thread) })
@@ -289,7 +293,7 @@ impl Engines {
             Err(error) => Some(error.to_string()),
             Ok(()) if encoded.is_empty() => Some("the encoder makes no item of this event".to_owned()),
             Ok(()) => {
-                let mut items: Vec<_> = Item::of(&event, std::mem::take(&mut encoded)).collect();
+                let mut items: Vec<_> = Item::of(&event, &mut encoded).collect();
                 items.truncate(settings.limits.count);
                 count = items.len();
                 let around =
@@ -370,8 +374,9 @@ impl Running {
 
 /// Starts the thread of a sink.
 fn spawn(sink: Sink, previous: Option<JoinHandle<()>>) -> io::Result<JoinHandle<()>> {
-    let (state, clock) = (sink.context.state.clone(), sink.context.clock.clone());
-    let (name, thread_name) = (sink.context.settings.name.clone(), sink.thread_name.clone());
+    let context = &sink.reader.context;
+    let (state, clock, name) = (context.state.clone(), context.clock.clone(), context.settings.name.clone());
+    let thread_name = sink.thread_name.clone();
     let work = move || {
         if let Some(previous) = previous {
             // Its panic, if any, was logged.

@@ -10,9 +10,10 @@ use crate::engines::feed::Fetched;
 use crate::engines::settings::tests::load;
 use crate::engines::transport::{Destination, Rejected, RequestLimits, Transport};
 use crate::model::SeqNo;
-use crate::store::StoredEntry;
 use crate::store::vfs::Disk;
+use crate::store::{ReadAhead, StoredEntry};
 use crate::testkit::wait_for;
+use crate::wire::filter::EntryFilter;
 
 /// A log in memory with one position.
 #[derive(Default)]
@@ -28,6 +29,8 @@ struct MemoryState {
     is_paused: bool,
     is_moved: bool,
     released: usize,
+    /// Number of batches that were read ahead.
+    taken_ahead: usize,
 }
 
 impl MemoryFeed {
@@ -51,14 +54,38 @@ impl Feed for MemoryFeed {
         let (cursor, is_paused) = (state.cursor, state.is_paused);
         state.is_moved = false;
         if is_paused {
-            return Ok(Fetched { entries: Vec::new(), is_paused });
+            return Ok(Fetched { is_paused, ..Fetched::default() });
         }
         let entries: Vec<_> = state.entries.iter().skip(cursor).take(events).cloned().collect();
         drop(state);
         if entries.is_empty() {
             thread::sleep(wait.min(Duration::from_millis(2)));
         }
-        Ok(Fetched { entries, is_paused })
+        let next = SeqNo((cursor + entries.len()) as u64 + 1);
+        Ok(Fetched { entries, next, is_paused })
+    }
+
+    fn read_ahead(
+        &self,
+        from: SeqNo,
+        events: usize,
+        _bytes: usize,
+    ) -> Result<Option<(Vec<StoredEntry>, ReadAhead)>, FeedError> {
+        let state = self.state.lock();
+        let behind = state.entries.iter().filter(|entry| entry.seq >= from);
+        let entries: Vec<_> = behind.take(events).cloned().collect();
+        let last = entries.last().map(|entry| entry.seq);
+        Ok(last.map(|last| {
+            (entries, ReadAhead { filter: EntryFilter::default(), from, last, next: last.next() })
+        }))
+    }
+
+    fn take_ahead(&self, ahead: &ReadAhead) -> Result<bool, FeedError> {
+        let mut state = self.state.lock();
+        let is_next = !state.is_paused && state.cursor as u64 + 1 == ahead.from.0;
+        state.is_moved &= !is_next;
+        state.taken_ahead += usize::from(is_next);
+        Ok(is_next)
     }
 
     fn ack(&self, last: SeqNo) -> Result<(), FeedError> {
@@ -264,6 +291,21 @@ fn all_events_are_delivered_in_order_within_the_limits_of_a_request() {
     assert_eq!((rig.counter("delivered"), rig.counter("items"), rig.counter("failures")), (10, 10, 0));
     rig.engines.stop();
     assert_eq!(rig.feed.state.lock().released, 1);
+}
+
+#[test]
+fn a_backlog_is_read_ahead_and_a_seek_discards_what_was_read() {
+    let rig = Rig::start("", accept);
+    rig.destination.is_stalled.store(true, Ordering::SeqCst);
+    rig.feed.add(40);
+    wait_for("a delivery", || (rig.destination.requests.load(Ordering::SeqCst) > 0).then_some(()));
+    rig.engines.seek("one", Position::Seq(SeqNo(21))).unwrap();
+    rig.destination.is_stalled.store(false, Ordering::SeqCst);
+    rig.wait_until_delivered(40);
+    let accepted = rig.accepted();
+    let after = accepted.iter().position(|seq| *seq == 21).unwrap();
+    assert_eq!(accepted[after..], (21..=40).collect::<Vec<_>>(), "{accepted:?}");
+    assert!(rig.feed.state.lock().taken_ahead >= 3, "batches of 4 of a backlog of 20");
 }
 
 #[test]

@@ -49,10 +49,10 @@ impl Item {
     }
 
     /// The items of an event.
-    pub fn of(event: &Arc<Event>, encoded: Vec<Vec<u8>>) -> impl Iterator<Item = Self> {
+    pub fn of(event: &Arc<Event>, encoded: &mut Vec<Vec<u8>>) -> impl Iterator<Item = Self> {
         let is_only = encoded.len() == 1;
         let item = move |(n, bytes)| Self { event: event.clone(), part: (!is_only).then_some(n), bytes };
-        encoded.into_iter().enumerate().map(item)
+        encoded.drain(..).enumerate().map(item)
     }
 }
 
@@ -221,7 +221,7 @@ pub(super) mod tests {
     fn the_items_of_an_event_have_distinct_ids() {
         let event = Arc::new(event(3, "t", "m", serde_json::json!({})));
         let ids = |count: usize| {
-            Item::of(&event, vec![Vec::new(); count]).map(|item| item.id()).collect::<Vec<_>>()
+            Item::of(&event, &mut vec![Vec::new(); count]).map(|item| item.id()).collect::<Vec<_>>()
         };
         assert_eq!(ids(1), ["store:3"]);
         assert_eq!(ids(2), ["store:3:0", "store:3:1"]);

@@ -344,7 +344,7 @@ impl Rows {
             rows.tag.push(event.tag.clone());
             rows.data.push(text);
             rows.at.push(event.at.0);
-            rows.master_id.push(event.master_id.clone());
+            rows.master_id.push(event.master_id.to_string());
         }
         Ok(())
     }

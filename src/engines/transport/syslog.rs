@@ -378,8 +378,8 @@ impl SyslogDestination {
     fn message(&self, item: &Item) -> Vec<u8> {
         let Event { id, seq, at, tag, minion, fun, jid, master_id, .. } = &*item.event;
         let priority = self.facility as u8 * 8 + self.severity.code();
-        let host = if minion.is_empty() { master_id } else { minion };
-        let [host, app_name, function] = [(host.as_str(), 255), (&self.app_name, 48), (fun, 32)].map(header);
+        let host = if minion.is_empty() { &**master_id } else { minion };
+        let [host, app_name, function] = [(host, 255), (&self.app_name, 48), (fun, 32)].map(header);
         let mut head = format!("<{priority}>1 {} {host} {app_name} - {function} [saltcellar@32473", at.iso());
         let seq = seq.to_string();
         for (name, value) in [("id", id), ("seq", &seq), ("tag", tag), ("jid", jid)] {

@@ -21,7 +21,7 @@ use crate::base::limits::{FOLLOW_LINGER, SCAN_BYTES_MAX};
 use crate::model::{Entry, Flags, Kind, SeqNo};
 use crate::store::error::StoreError;
 use crate::store::log::block::{BlockView, Rows};
-use crate::store::read::{StoredEntry, stored};
+use crate::store::read::{StoredEntry, stored, without_body};
 use crate::store::segment::Segment;
 use crate::store::write::class::Class;
 use crate::store::{Store, StoreInner};
@@ -160,23 +160,21 @@ impl Store {
             if !rows.flags(row).has(Flags::ON_BUS) {
                 return body.len();
             }
-            let (seq, tag) = (rows.seq(row), rows.tag(row));
-            let len = tag.len() + body.len();
-            match filter.matches(&rows.entry(row, &tag, &rows.jid(row), body), &segment.class_name) {
-                Ok(false) => return len,
-                Err(error) => {
-                    found.too_costly = Some((seq, error));
-                    return SCAN_BYTES_MAX;
+            if !filter.is_open() {
+                let (seq, tag) = (rows.seq(row), rows.tag(row));
+                match filter.matches(&rows.entry(row, &tag, &rows.jid(row), body), &segment.class_name) {
+                    Ok(false) => return tag.len() + body.len(),
+                    Err(error) => {
+                        found.too_costly = Some((seq, error));
+                        return SCAN_BYTES_MAX;
+                    }
+                    Ok(true) => {}
                 }
-                Ok(true) => {}
             }
-            match stored(segment, rows, row, true) {
-                Ok(entry) => {
-                    found.events.push(entry);
-                    found.classes.push(segment.class_name.clone());
-                }
-                Err(error) => return self.0.skip_unreadable(seq, &error.to_string()),
-            }
+            let entry = StoredEntry { body: body.to_vec(), ..without_body(rows, row, rows.jid(row), true) };
+            let len = entry.tag.len() + entry.body.len();
+            found.events.push(entry);
+            found.classes.push(segment.class_name.clone());
             bytes += len;
             if found.events.len() >= events_max || bytes >= bytes_max { SCAN_BYTES_MAX } else { len }
         })?;

@@ -531,7 +531,7 @@ pub(super) fn stored(
 }
 
 /// Copies an entry with a known jid, without its body.
-fn without_body(rows: block::Rows<'_>, at: usize, jid: String, with_tag: bool) -> StoredEntry {
+pub(super) fn without_body(rows: block::Rows<'_>, at: usize, jid: String, with_tag: bool) -> StoredEntry {
     StoredEntry {
         seq: rows.seq(at),
         kind: rows.kind(at),

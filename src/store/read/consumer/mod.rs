@@ -8,10 +8,12 @@
 //! `cursor <= durable`. A cursor never passes an unacknowledged event, except by a seek: it advances by acknowledgements, and over events that
 //! do not match the filter. Retention that overtakes a cursor leaves a gap record at that place.
 
+mod ahead;
 mod file;
 mod lost;
 mod record;
 
+pub use ahead::ReadAhead;
 pub use record::{
     BatchLimits, ConsumerBatch, ConsumerFailure, ConsumerRecord, ConsumerStatus, HolderProcess, LostEntries,
     Start, is_consumer_name,
@@ -142,7 +144,7 @@ impl Store {
     pub fn event_id(&self, event: &StoredEntry) -> String {
         // A consumer's gap may begin at the number of an event of another class.
         let gap = if event.kind == Kind::Gap && event.tag == LOST_TAG.as_bytes() { "gap:" } else { "" };
-        format!("{}:{gap}{}", self.id(), event.seq)
+        format!("{:016x}:{gap}{}", self.0.store_id, event.seq)
     }
 
     /// Creates a consumer. An existing one gets the filter and keeps its cursor. Durable on return.
@@ -254,19 +256,11 @@ impl Store {
         lease: Duration,
         limits: BatchLimits,
     ) -> Result<ConsumerBatch, StoreError> {
-        if holder.is_empty() || holder.len() > CONSUMER_NAME_BYTES_MAX {
-            return refused(format!("a holder has a name of 1 to {CONSUMER_NAME_BYTES_MAX} bytes"));
-        }
         let (filter, from, lost) = {
             let mut state = self.0.consumers.0.lock();
             let now = self.0.clock.monotonic();
             let consumer = state.of(name)?;
-            consumer.check_lease(holder, now)?;
-            let until = now + lease.min(CONSUMER_LEASE_MAX);
-            let before = consumer.lease.take().filter(|lease| lease.holder == holder);
-            let process = before.and_then(|lease| lease.process);
-            consumer.lease = Some(Lease { holder: holder.to_owned(), until, process });
-            consumer.moved = false;
+            consumer.hold(holder, lease, now)?;
             if consumer.record.paused {
                 let next = consumer.record.cursor;
                 return Ok(ConsumerBatch { next, paused: true, ..ConsumerBatch::default() });
@@ -419,6 +413,20 @@ impl Store {
 }
 
 impl Consumer {
+    /// Gives the lease to a holder, or renews it, for a new batch.
+    fn hold(&mut self, holder: &str, lease: Duration, now: Duration) -> Result<(), StoreError> {
+        if holder.is_empty() || holder.len() > CONSUMER_NAME_BYTES_MAX {
+            return refused(format!("a holder has a name of 1 to {CONSUMER_NAME_BYTES_MAX} bytes"));
+        }
+        self.check_lease(holder, now)?;
+        let until = now + lease.min(CONSUMER_LEASE_MAX);
+        let before = self.lease.take().filter(|lease| lease.holder == holder);
+        let process = before.and_then(|lease| lease.process);
+        self.lease = Some(Lease { holder: holder.to_owned(), until, process });
+        self.moved = false;
+        Ok(())
+    }
+
     /// Fails if another holder has the lease.
     fn check_lease(&self, holder: &str, now: Duration) -> Result<(), StoreError> {
         let Some(lease) = self.lease.as_ref().filter(|lease| lease.holder != holder && lease.is_held(now))

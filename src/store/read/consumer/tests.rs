@@ -154,6 +154,59 @@ fn a_consumer_is_moved_paused_and_deleted() {
 }
 
 #[test]
+fn what_was_read_ahead_is_the_next_batch_only_if_nothing_has_changed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, clock) = rig(dir.path(), r#"{"match": [{"tag": "salt/beacon/*"}]}"#);
+    fill(&store, 0..100);
+    let ahead =
+        |from| store.store.read_ahead("audit", SeqNo(from), BatchLimits { events: 3, ..ALL }).unwrap();
+    let accepted = |ahead: &ReadAhead| store.store.take_ahead("audit", "me", LEASE, ahead).unwrap();
+    assert_eq!(take(&store, 3), [1, 4, 7]);
+    let (events, next) = ahead(8).unwrap();
+    assert_eq!(events.iter().map(|event| event.seq.0).collect::<Vec<_>>(), [10, 13, 16]);
+    assert_eq!((next.from, next.last, next.next), (SeqNo(8), SeqNo(16), SeqNo(17)));
+    assert!(!accepted(&next), "the batch before is not acknowledged");
+    store.store.ack("audit", "me", SeqNo(7)).unwrap();
+    clock.wind(29_000_000);
+    assert!(accepted(&next));
+    clock.wind(29_000_000);
+    let error = store.store.take_ahead("audit", "other", LEASE, &next).unwrap_err().to_string();
+    assert!(error.contains("in use by \"me\""), "the lease was renewed: {error}");
+    store.store.ack("audit", "me", SeqNo(16)).unwrap();
+    assert_eq!(cursor(&store), 17);
+    assert_eq!(ahead(101), None, "nothing follows");
+    let (_, next) = ahead(17).unwrap();
+    store.store.seek_consumer("audit", Start::Oldest).unwrap();
+    assert!(!accepted(&next));
+    store.store.seek_consumer("audit", Start::Seq(SeqNo(17))).unwrap();
+    assert!(accepted(&next));
+    store.store.pause_consumer("audit", true).unwrap();
+    assert!(!accepted(&next));
+    store.store.pause_consumer("audit", false).unwrap();
+    store.store.create_consumer("audit", EntryFilter::default(), Start::Oldest).unwrap();
+    assert!(!accepted(&next), "of another filter");
+    store.close();
+}
+
+#[test]
+fn what_was_read_ahead_is_read_again_if_retention_dropped_entries() {
+    let dir = tempfile::tempdir().unwrap();
+    let keep = Keep { entries: Some(40), ..FOREVER };
+    let rig = Rig::open_with(&with(dir.path(), &[jobs(keep), events(keep)]));
+    rig.store.create_consumer("audit", EntryFilter::default(), Start::Oldest).unwrap();
+    fill(&rig, 0..600);
+    take(&rig, 3);
+    let (_, ahead) = rig.store.read_ahead("audit", SeqNo(4), ALL).unwrap().unwrap();
+    rig.store.0.round();
+    rig.store.ack("audit", "me", SeqNo(3)).unwrap();
+    assert_eq!(cursor(&rig), 4);
+    assert!(!rig.store.take_ahead("audit", "me", LEASE, &ahead).unwrap());
+    let batch = rig.store.next_batch("audit", "me", LEASE, ALL).unwrap();
+    assert_eq!(batch.events[0].tag, b"saltcellar/gap/retention");
+    rig.close();
+}
+
+#[test]
 fn a_lease_ends_with_the_process_that_it_is_bound_to() {
     let dir = tempfile::tempdir().unwrap();
     let (store, _) = rig(dir.path(), "{}");

@@ -1,0 +1,183 @@
+//! Reads the events of a sink and encodes them. In a backlog the next batch is read while the one before is delivered.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Redact;
+use super::deliver::DeliverContext;
+use super::state::{Interrupt, Phase};
+use crate::base::limits::{SINK_BATCH_BYTES_MAX, SINK_IDLE};
+use crate::engines::event::Event;
+use crate::engines::feed::{Feed, FeedError, Fetched};
+use crate::engines::settings::SinkOrder;
+use crate::engines::transport::Item;
+use crate::model::SeqNo;
+use crate::store::{ReadAhead, StoredEntry};
+
+/// The events of a sink.
+pub(super) struct Reader {
+    pub(super) context: DeliverContext,
+    pub(super) feed: Arc<dyn Feed>,
+    pub(super) redact: Option<Redact>,
+    pub(super) master_id: Arc<str>,
+    /// Number of lanes.
+    pub(super) lanes: usize,
+}
+
+/// Encoded events.
+#[derive(Default)]
+pub(super) struct Encoded {
+    /// The items of each lane.
+    pub(super) items: Vec<Vec<Item>>,
+    /// Events that cannot be encoded, and why.
+    pub(super) failed: Vec<(Arc<Event>, String)>,
+    /// Number of events.
+    pub(super) events: u64,
+    /// Events of which the encoder makes no item.
+    pub(super) without_items: u64,
+    /// Events that the sink's own redaction changed.
+    pub(super) redacted: u64,
+    /// The items of one event, to reuse the memory.
+    of_event: Vec<Vec<u8>>,
+}
+
+/// Encoded events of the log.
+pub(super) struct EncodedBatch {
+    pub(super) encoded: Encoded,
+    /// The last event.
+    pub(super) last: SeqNo,
+    /// The position to read ahead from; `None` without a backlog.
+    pub(super) backlog: Option<SeqNo>,
+}
+
+/// A batch that is not taken yet.
+pub(super) struct Ahead {
+    batch: EncodedBatch,
+    position: ReadAhead,
+    /// The number of seeks when it was read.
+    moves: u64,
+}
+
+impl Reader {
+    /// The next batch; `None` without new events.
+    pub(super) fn next(
+        &self,
+        ahead: Option<Ahead>,
+        moves: u64,
+    ) -> Result<Result<Option<EncodedBatch>, FeedError>, Interrupt> {
+        if let Some(ahead) = ahead.filter(|ahead| ahead.moves == moves) {
+            match self.feed.take_ahead(&ahead.position) {
+                Ok(true) => return Ok(Ok(Some(ahead.batch))),
+                Ok(false) => {}
+                Err(error) => return Ok(Err(error)),
+            }
+        }
+        Ok(self.fetch(moves)?.map(|fetched| {
+            let last = fetched.entries.last()?.seq;
+            Some(self.batch(fetched.entries, last, fetched.next))
+        }))
+    }
+
+    /// The batch at a position. `None` if it must be fetched; an error shows there, too.
+    pub(super) fn ahead(&self, from: SeqNo, moves: u64) -> Option<Ahead> {
+        let (events, bytes) = self.limits();
+        let (entries, position) = self.feed.read_ahead(from, events, bytes).ok().flatten()?;
+        let batch = self.batch(entries, position.last, position.next);
+        Some(Ahead { batch, position, moves })
+    }
+
+    fn batch(&self, entries: Vec<StoredEntry>, last: SeqNo, next: SeqNo) -> EncodedBatch {
+        let backlog = self.is_full(&entries).then_some(next);
+        let mut encoded = self.start(entries.len());
+        for mut entry in entries {
+            let redacted = self.redact.as_ref().and_then(|redact| redact(&entry.as_entry()));
+            if let Some(body) = redacted {
+                entry.body = body;
+                encoded.redacted += 1;
+            }
+            let id = self.feed.id_of(&entry);
+            self.add(&mut encoded, Event::new(entry, id, &self.master_id));
+        }
+        EncodedBatch { encoded, last, backlog }
+    }
+
+    /// Encodes events.
+    pub(super) fn encode(&self, events: Vec<Event>) -> Encoded {
+        let mut encoded = self.start(events.len());
+        for event in events {
+            self.add(&mut encoded, event);
+        }
+        encoded
+    }
+
+    fn start(&self, events: usize) -> Encoded {
+        let lane = || Vec::with_capacity(events / self.lanes.max(1));
+        Encoded { items: (0..self.lanes).map(|_| lane()).collect(), ..Encoded::default() }
+    }
+
+    fn add(&self, encoded: &mut Encoded, event: Event) {
+        let settings = &self.context.settings;
+        let event = Arc::new(event);
+        let number = encoded.events;
+        encoded.events += 1;
+        encoded.of_event.clear();
+        if let Err(error) = settings.encoder.1.encode(&event, &mut encoded.of_event) {
+            encoded.failed.push((event, error.to_string()));
+            return;
+        }
+        encoded.without_items += u64::from(encoded.of_event.is_empty());
+        let lane = match settings.order {
+            SinkOrder::Minion => lane_of(&event.minion, self.lanes),
+            SinkOrder::None => usize::try_from(number).unwrap_or(0) % self.lanes.max(1),
+        };
+        if let Some(lane) = encoded.items.get_mut(lane) {
+            lane.extend(Item::of(&event, &mut encoded.of_event));
+        }
+    }
+
+    /// The next events: as many as the lanes take, or those that arrive within the batch's time.
+    fn fetch(&self, moves: u64) -> Result<Result<Fetched, FeedError>, Interrupt> {
+        let (state, clock) = (&self.context.state, &self.context.clock);
+        let time = self.context.settings.limits.time;
+        let (events, bytes) = self.limits();
+        let first = match self.feed.fetch(events, bytes, SINK_IDLE) {
+            Ok(fetched) if fetched.is_paused => {
+                state.set_phase(Phase::Paused);
+                state.wait(clock, SINK_IDLE, moves)?;
+                return Ok(Ok(Fetched::default()));
+            }
+            Ok(fetched) => fetched,
+            Err(error) => return Ok(Err(error)),
+        };
+        if first.entries.is_empty() {
+            state.set_phase(Phase::Idle);
+            return Ok(Ok(first));
+        }
+        if time.is_zero() || self.is_full(&first.entries) {
+            return Ok(Ok(first));
+        }
+        state.wait(clock, time, moves)?;
+        Ok(self.feed.fetch(events, bytes, Duration::ZERO))
+    }
+
+    /// The limits of a batch: events and bytes.
+    fn limits(&self) -> (usize, usize) {
+        let limits = self.context.settings.limits;
+        let bytes = limits.bytes.saturating_mul(self.lanes).min(SINK_BATCH_BYTES_MAX);
+        (limits.count.saturating_mul(self.lanes), bytes)
+    }
+
+    fn is_full(&self, entries: &[StoredEntry]) -> bool {
+        let (events, bytes) = self.limits();
+        let size = || entries.iter().map(|entry| entry.tag.len() + entry.body.len()).sum::<usize>();
+        entries.len() >= events || size() >= bytes
+    }
+}
+
+fn lane_of(minion: &str, lanes: usize) -> usize {
+    let mut hasher = DefaultHasher::new();
+    minion.hash(&mut hasher);
+    let lanes = lanes.max(1) as u64;
+    usize::try_from(hasher.finish() % lanes).unwrap_or(0)
+}
