@@ -75,8 +75,8 @@ impl Destination for FileDestination {
     }
 
     fn limits(&self) -> RequestLimits {
-        // A sync to disk costs more than all else.
-        let bytes = usize::try_from(16 * MIB).unwrap_or(usize::MAX);
+        // A sync costs as much as writing megabytes; buffers of more cost page faults.
+        let bytes = usize::try_from(4 * MIB).unwrap_or(usize::MAX);
         RequestLimits { count: 10_000, bytes, time: Duration::from_millis(100) }
     }
 
