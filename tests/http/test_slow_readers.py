@@ -1,0 +1,80 @@
+"""Ten thousand readers of event streams that do not read."""
+
+import json
+import resource
+import select
+import socket
+import urllib.request
+
+import pytest
+from conftest import DEADLINE, wait_for
+
+READERS = 10_000
+#: limits::HTTP_STREAMS_MAX.
+STREAMS_MAX = 512
+
+
+@pytest.fixture
+def many_files():
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if before[1] < READERS + 1000:
+        pytest.skip(f"the limit of open files is {before[1]}")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def status_of(peer):
+    """The status of an answer; None if the connection was closed without one."""
+    peer.settimeout(DEADLINE)
+    try:
+        line = peer.recv(12)
+    except ConnectionResetError:
+        return None
+    return int(line.split()[1]) if line else None
+
+
+def test_readers_above_the_limit_are_answered_503_and_all_others_are_served(many_files, daemon):
+    token = json.loads(daemon.call("token", "create", "reader", "--scope", "read").stdout)["token"]
+    host, port = daemon.address.rsplit(":", 1)
+    head = f"GET /api/v1/events/stream HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {token}\r\n\r\n".encode()
+    # Another client, whose connection was there before and stays.
+    other = socket.create_connection((host, int(port)), timeout=DEADLINE)
+    peers = []
+    for n in range(READERS):
+        peer = socket.create_connection((host, int(port)), timeout=DEADLINE)
+        peer.sendall(head)
+        peers.append(peer)
+        if n % 1000 == 999:
+            # A new client, between them.
+            request = urllib.request.Request(f"http://{daemon.address}/api/v1/events?limit=1", headers={"authorization": f"Bearer {token}"})
+            answer = wait_for("an answer", lambda: attempt(request))
+            assert "events" in answer
+    found = [status_of(peer) for peer in peers]
+    assert found.count(200) == STREAMS_MAX, {one: found.count(one) for one in set(found)}
+    # A burst may exceed the limit of connections, too: then one is closed without an answer.
+    assert found.count(503) > READERS / 2 and set(found) <= {200, 503, None}, {one: found.count(one) for one in set(found)}
+    other.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+    assert status_of(other) == 200
+    # Refused connections are closed; accepted ones are not, and a place becomes free with each that ends.
+    refused = [peer for peer, status in zip(peers, found) if status == 503]
+    assert all(select.select([peer], [], [], DEADLINE)[0] for peer in refused[:100])
+    for peer in peers:
+        peer.close()
+    wait_for("a free stream", lambda: is_accepted(host, port, head))
+    other.close()
+
+
+def attempt(request):
+    """An answer, unless the connection was closed because there are too many."""
+    try:
+        with urllib.request.urlopen(request, timeout=DEADLINE) as answer:
+            return json.load(answer)
+    except (ConnectionError, urllib.error.URLError):
+        return None
+
+
+def is_accepted(host, port, head):
+    with socket.create_connection((host, int(port)), timeout=DEADLINE) as peer:
+        peer.sendall(head)
+        return status_of(peer) == 200
