@@ -42,6 +42,8 @@ pub(super) struct HttpServer {
     pub(super) calls: Semaphore,
     /// Permits for event streams.
     pub(super) streams: Arc<Semaphore>,
+    pub(super) pieces: v1::SharedPieces,
+    pub(super) attention: page::Attention,
     /// Turns true when the daemon stops.
     pub(super) stop: watch::Receiver<bool>,
     highstates: Option<Highstates>,
@@ -65,6 +67,8 @@ impl HttpServer {
             room: AnswerRoom::new(),
             calls: Semaphore::new(HTTP_CALLS_MAX),
             streams: Arc::new(Semaphore::new(HTTP_STREAMS_MAX)),
+            pieces: v1::SharedPieces::default(),
+            attention: page::Attention::default(),
             stop,
             highstates: config.minion_metrics.then(Highstates::default),
             logged: Mutex::default(),

@@ -37,6 +37,14 @@ pub const HTTP_ANSWER_BYTES: usize = 128 * 1024 * 1024;
 /// Events of one piece of a stream.
 pub const HTTP_STREAM_EVENTS: usize = 500;
 
+/// Latest pieces of streams that are kept for other streams at the same position. They are searched one by one.
+pub const HTTP_SHARED_PIECES: usize = 32;
+
+/// Bytes of a piece that is kept. All kept ones are a small part of [`HTTP_ANSWER_BYTES`].
+pub const HTTP_SHARED_PIECE_BYTES: usize = 512 * 1024;
+
+const _: () = assert!(HTTP_SHARED_PIECES * HTTP_SHARED_PIECE_BYTES <= HTTP_ANSWER_BYTES / 8);
+
 /// Interval at which an idle event stream sends a comment, so that a broken connection is noticed.
 pub const HTTP_STREAM_BEAT: Duration = Duration::from_secs(10);
 
@@ -71,6 +79,11 @@ pub const PAGE_TEXT_MAX: usize = 200;
 
 /// Rows of a list on the page, unless its address has a `limit`.
 pub const PAGE_ROWS: usize = 50;
+
+/// Age up to which the overview shows the list of minions of an earlier view, if entries were stored since then.
+pub const PAGE_ATTENTION_AGE: Duration = Duration::from_secs(5);
+/// Lists that are kept for views: one for each right and limits of a token.
+pub const PAGE_ATTENTION_KEPT: usize = 8;
 
 /// Rows of a list on the overview.
 pub const PAGE_OVERVIEW_ROWS: usize = 8;

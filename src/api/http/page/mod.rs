@@ -8,10 +8,12 @@
 //! Text from outside reaches the page only through templates, which escape it, or through [`render`], which escapes it too. The policy of the page
 //! allows no inline script or style.
 
+mod attention;
 mod render;
 mod session;
 mod views;
 
+pub(super) use self::attention::Attention;
 pub(super) use self::session::{arrival, is_confirmed, token_of, with_token, without_token};
 
 use std::sync::Arc;

@@ -184,13 +184,18 @@ async fn overview(ask: &Ask<'_>) -> Result<Json, HttpError> {
     };
     let [failed, missing, changed] = [jobs("failed"), jobs("missing"), jobs("changed")];
     let attention = [("attention", json!(true)), ("limit", json!(PAGE_OVERVIEW_ROWS))];
+    // The costliest part by far: it reads the last highstate of every minion.
+    let minions = ask
+        .server
+        .attention
+        .get(ask.access, ask.server.ctx.store.durable(), || ask.part("/minions", &attention));
     let (status, store, failed, missing, changed, minions) = tokio::join!(
         ask.part("/status", &[]),
         ask.part("/store", &[]),
         ask.part("/jobs", &failed),
         ask.part("/jobs", &missing),
         ask.part("/jobs", &changed),
-        ask.part("/minions", &attention),
+        minions,
     );
     let hours = &store["entries_by_hour"];
     let hours_max = hours.as_array().into_iter().flatten().filter_map(Json::as_u64).max();

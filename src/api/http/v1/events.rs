@@ -1,6 +1,7 @@
 //! Events as text: in an answer, and as a stream.
 //!
 //! A stream is a sequence of `events_follow` calls. Each piece is written before the next one is read, so a slow reader holds one piece and no thread.
+//! Streams at the same position share their pieces ([`super::shared`]).
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -19,6 +20,7 @@ use super::super::answer::{Answer, HttpError, plain};
 use super::super::server::HttpServer;
 use super::super::tokens::{Token, TokenLimits};
 use super::params::{cursor, packed};
+use super::shared::{Piece, PieceKey};
 use crate::api::call::{CallHandler, Caller, find};
 use crate::base::clock::Micros;
 use crate::base::limits::{HTTP_STREAM_BEAT, HTTP_STREAM_EVENTS, RMPV_DEPTH_MAX};
@@ -208,48 +210,67 @@ impl Stream {
         let (limits, token) = (access.limits.clone(), access.token.clone());
         let mut stream = Self { server, args, limits, caller: access.caller, token, format };
         // Without a wait: checks the filter, and fixes the position before the answer begins.
-        let first = stream.next(0).await?;
+        let first = stream.read(0).await?;
+        for start in ["time", "to"] {
+            stream.args.remove(start);
+        }
+        let filter = Json::from(
+            stream.args.clone().into_iter().filter(|(name, _)| name != "seq").collect::<Map<_, _>>(),
+        );
+        let key = PieceKey {
+            from: first.next,
+            filter: filter.to_string().into(),
+            limits: stream.limits.clone(),
+            format,
+        };
         let (to, from) = mpsc::channel(1);
-        tokio::spawn(async move { stream.run(first, to).await });
+        tokio::spawn(async move { stream.run(first.text, key, to).await });
         let mut answer = plain(StatusCode::OK, format.content_type(), Bytes::new());
         *answer.body_mut() = Body::new(Pieces { from, _permit: permit });
         Ok(answer)
     }
 
     /// The next events, after at most `wait_ms`.
-    async fn next(&mut self, wait_ms: u64) -> Result<Bytes, HttpError> {
-        self.args.insert("wait_ms".to_owned(), wait_ms.into());
-        let args = packed(self.args.clone())?;
+    async fn read(&self, wait_ms: u64) -> Result<Piece, HttpError> {
+        let mut args = self.args.clone();
+        args.insert("wait_ms".to_owned(), wait_ms.into());
+        let args = packed(args)?;
         let ctx = &self.server.ctx;
         let call = find("events_follow").map(|call| &call.run);
         let (Some(CallHandler::Poll(run)), Some(args)) = (call, Args::of(&args)) else {
             return Err(CallError::Internal("events cannot be followed".to_owned()).into());
         };
         let answer = run(ctx, &args, self.caller)?.run(ctx.clone(), self.server.stop.clone()).await?;
-        if self.token.as_ref().is_some_and(|token| !ctx.tokens.is_valid(token)) {
+        let next = get(&answer, "next").and_then(as_int).and_then(|next| u64::try_from(next).ok());
+        let next =
+            next.ok_or_else(|| CallError::Internal("events_follow answered no position".to_owned()))?;
+        let mut text = Vec::new();
+        self.format.append(&answer, &self.limits, &mut text);
+        Ok(Piece { text: self.server.room.hold(text).await?, next })
+    }
+
+    /// The piece at a position, which other streams may have read.
+    async fn piece(&mut self, key: &PieceKey) -> Result<Piece, HttpError> {
+        let beat = u64::try_from(HTTP_STREAM_BEAT.as_millis()).unwrap_or(u64::MAX);
+        self.args.insert("seq".to_owned(), key.from.into());
+        let piece = self.server.pieces.get(key, self.read(beat)).await?;
+        if self.token.as_ref().is_some_and(|token| !self.server.ctx.tokens.is_valid(token)) {
             let why = "the token was revoked";
             return Err(HttpError::new(StatusCode::UNAUTHORIZED, "unauthenticated", why));
         }
-        for start in ["time", "to"] {
-            self.args.remove(start);
-        }
-        self.args.insert("seq".to_owned(), get(&answer, "next").and_then(as_int).into());
-        let mut text = Vec::new();
-        self.format.append(&answer, &self.limits, &mut text);
-        self.server.room.hold(text).await
+        Ok(piece)
     }
 
-    async fn run(mut self, first: Bytes, to: mpsc::Sender<Bytes>) {
+    async fn run(mut self, first: Bytes, mut key: PieceKey, to: mpsc::Sender<Bytes>) {
         let mut piece = first;
-        let beat = u64::try_from(HTTP_STREAM_BEAT.as_millis()).unwrap_or(u64::MAX);
         // The peer is gone if the piece is not accepted; a peer that does not read is disconnected by the connection's timeout.
         while to.send(piece).await.is_ok() && !*self.server.stop.borrow() {
             let next = tokio::select! {
-                next = self.next(beat) => next,
+                next = self.piece(&key) => next,
                 () = to.closed() => return,
             };
             match next {
-                Ok(next) => piece = next,
+                Ok(next) => (piece, key.from) = (next.text, next.next),
                 Err(error) => {
                     let _ = to.send(self.format.error(&error).into()).await;
                     return;

@@ -4,9 +4,11 @@ mod events;
 mod openapi;
 mod operations;
 mod params;
+mod shared;
 mod types;
 
 pub use openapi::document as openapi;
+pub(super) use shared::SharedPieces;
 
 use std::sync::Arc;
 

@@ -1,0 +1,142 @@
+//! Pieces of event streams, read and formatted once for all streams that are at the same position with the same filter.
+//!
+//! Streams with equal filters soon share their pieces: two that read to the end of the log in the same instant continue at the same position.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::sync::Arc;
+
+use hyper::body::Bytes;
+use parking_lot::Mutex;
+use tokio::sync::OnceCell;
+
+use super::super::answer::HttpError;
+use super::super::tokens::TokenLimits;
+use super::events::Format;
+use crate::base::limits::{HTTP_SHARED_PIECE_BYTES, HTTP_SHARED_PIECES};
+
+/// What a piece depends on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct PieceKey {
+    /// The position.
+    pub(super) from: u64,
+    /// The filter, as JSON text.
+    pub(super) filter: Arc<str>,
+    pub(super) limits: TokenLimits,
+    pub(super) format: Format,
+}
+
+/// A part of a stream.
+#[derive(Debug, Clone)]
+pub(super) struct Piece {
+    pub(super) text: Bytes,
+    /// The position after it.
+    pub(super) next: u64,
+}
+
+type Slot = Arc<OnceCell<Piece>>;
+
+/// The latest pieces, and those that are being read.
+#[derive(Debug, Default)]
+pub(in super::super) struct SharedPieces(Mutex<VecDeque<(PieceKey, Slot)>>);
+
+impl SharedPieces {
+    /// The piece of this key, by `read` if no other stream has read it or is reading it.
+    pub(super) async fn get(
+        &self,
+        key: &PieceKey,
+        read: impl Future<Output = Result<Piece, HttpError>>,
+    ) -> Result<Piece, HttpError> {
+        let slot = self.slot(key);
+        let piece = slot.get_or_try_init(|| read).await.cloned();
+        // A piece without progress is a sign of life, and is not valid any more when the next event arrives.
+        let is_kept =
+            piece.as_ref().is_ok_and(|one| one.next > key.from && one.text.len() <= HTTP_SHARED_PIECE_BYTES);
+        if !is_kept {
+            self.0.lock().retain(|(_, known)| !Arc::ptr_eq(known, &slot));
+        }
+        piece
+    }
+
+    fn slot(&self, key: &PieceKey) -> Slot {
+        let mut slots = self.0.lock();
+        if let Some((_, slot)) = slots.iter().find(|(known, _)| known == key) {
+            return slot.clone();
+        }
+        if slots.len() >= HTTP_SHARED_PIECES {
+            slots.pop_front();
+        }
+        let slot = Slot::default();
+        slots.push_back((key.clone(), slot.clone()));
+        slot
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    fn key(from: u64) -> PieceKey {
+        PieceKey { from, filter: "{}".into(), limits: TokenLimits::default(), format: Format::Sse }
+    }
+
+    /// Gets a piece; counts the read if it happens.
+    async fn get(shared: &SharedPieces, key: &PieceKey, next: u64, len: usize, reads: &AtomicUsize) -> Piece {
+        let read = async {
+            reads.fetch_add(1, Ordering::Relaxed);
+            tokio::task::yield_now().await;
+            Ok(Piece { text: vec![b'x'; len].into(), next })
+        };
+        shared.get(key, read).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn streams_at_one_position_with_equal_filters_and_rights_read_once() {
+        let (shared, reads) = (SharedPieces::default(), AtomicUsize::new(0));
+        let at = key(5);
+        let (one, other) = tokio::join!(get(&shared, &at, 9, 1, &reads), get(&shared, &at, 9, 1, &reads));
+        assert_eq!((one.next, other.next, reads.load(Ordering::Relaxed)), (9, 9, 1), "at once");
+        get(&shared, &at, 9, 1, &reads).await;
+        assert_eq!(reads.load(Ordering::Relaxed), 1, "later");
+        let limits = TokenLimits { minions: Some("web*".to_owned()), ..TokenLimits::default() };
+        for other in [
+            key(6),
+            PieceKey { filter: "{\"match\":[]}".into(), ..key(5) },
+            PieceKey { format: Format::Ndjson, ..key(5) },
+            PieceKey { limits, ..key(5) },
+        ] {
+            let before = reads.load(Ordering::Relaxed);
+            get(&shared, &other, 9, 1, &reads).await;
+            assert_eq!(reads.load(Ordering::Relaxed), before + 1, "{other:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn signs_of_life_large_pieces_and_errors_are_not_kept() {
+        let (shared, reads) = (SharedPieces::default(), AtomicUsize::new(0));
+        for (next, len) in [(5, 1), (9, HTTP_SHARED_PIECE_BYTES + 1)] {
+            get(&shared, &key(5), next, len, &reads).await;
+            assert!(shared.0.lock().is_empty(), "{next} {len}");
+        }
+        let failed = shared.get(&key(5), async { Err(HttpError::bad("broken")) }).await;
+        assert!(failed.is_err() && shared.0.lock().is_empty());
+        for from in 0..100 {
+            get(&shared, &key(from), from + 1, 1, &reads).await;
+        }
+        assert_eq!(shared.0.lock().len(), HTTP_SHARED_PIECES);
+    }
+
+    #[tokio::test]
+    async fn another_stream_reads_on_if_the_reading_one_ends() {
+        let (shared, reads) = (Arc::new(SharedPieces::default()), AtomicUsize::new(0));
+        let reader = shared.clone();
+        let first = tokio::spawn(async move { reader.get(&key(5), std::future::pending()).await });
+        tokio::task::yield_now().await;
+        let at = key(5);
+        let second = get(&shared, &at, 9, 1, &reads);
+        first.abort();
+        assert_eq!(second.await.next, 9);
+    }
+}
