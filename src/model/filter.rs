@@ -4,7 +4,7 @@ use super::{Flags, Glob};
 use crate::base::clock::Micros;
 
 /// A filter; `None` fields do not restrict.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct EventFilter {
     /// Pattern for the whole tag.
     pub tag: Option<Glob>,

@@ -76,6 +76,12 @@ impl Glob {
         &self.text
     }
 
+    /// The only text that matches, of a pattern without wildcards.
+    pub fn as_literal(&self) -> Option<String> {
+        let char = |token: &Token| if let Token::Char(c) = token { Some(*c) } else { None };
+        self.tokens.iter().map(char).collect()
+    }
+
     /// The literal parts of the pattern: each occurs in every matching text.
     pub fn literals(&self) -> Vec<Literal> {
         let mut literals: Vec<Literal> = Vec::new();

@@ -58,6 +58,13 @@ impl Scope {
         tag && minion() && fun() && retcode()
     }
 
+    /// Whether an entry with these columns may match; an empty function is unknown.
+    pub fn may_match(&self, minion: &str, fun: &str) -> bool {
+        let any =
+            |globs: &[Glob], text: &str| globs.is_empty() || globs.iter().any(|glob| glob.matches(text));
+        any(&self.minion, minion) && (fun.is_empty() || any(&self.fun, fun))
+    }
+
     /// Whether it contains entries of the class.
     pub fn allows_class(&self, class_name: &str) -> bool {
         self.class.is_empty() || self.class.iter().any(|glob| glob.matches(class_name))

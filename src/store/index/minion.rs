@@ -56,18 +56,30 @@ fn write_record(out: &mut Vec<u8>, before: &[u8], minion: &[u8], blocks: &[u32])
 
 /// Reads a record; `minion` has the previous name and receives this one. `None` if malformed.
 pub fn read_record(r: &mut FieldReader<'_>, minion: &mut Vec<u8>) -> Option<Vec<u32>> {
+    let mut blocks = Vec::new();
+    read_name(r, minion)?;
+    read_blocks(r, |block| blocks.push(block))?;
+    Some(blocks)
+}
+
+/// Reads the name of a record, whose blocks follow.
+fn read_name(r: &mut FieldReader<'_>, minion: &mut Vec<u8>) -> Option<()> {
     let shared = usize::try_from(r.number()?).ok()?;
     minion.get(..shared)?;
     minion.truncate(shared);
     minion.extend_from_slice(r.bytes()?);
-    let mut blocks = Vec::new();
+    Some(())
+}
+
+/// Reads the blocks of a record.
+fn read_blocks(r: &mut FieldReader<'_>, mut take: impl FnMut(u32)) -> Option<()> {
     match r.byte()? {
         LISTED => {
             let count = r.number()?;
             let mut next = 0_u32;
             for _ in 0..count {
                 let block = next.checked_add(r.small()?)?;
-                blocks.push(block);
+                take(block);
                 next = block.checked_add(1)?;
             }
         }
@@ -75,13 +87,30 @@ pub fn read_record(r: &mut FieldReader<'_>, minion: &mut Vec<u8>) -> Option<Vec<
             let first = r.small()?;
             for (at, &byte) in (0_u32..).zip(r.bytes()?) {
                 for bit in (0..8).filter(|bit| byte >> bit & 1 == 1) {
-                    blocks.push(first.checked_add(at.checked_mul(8)?)?.checked_add(bit)?);
+                    take(first.checked_add(at.checked_mul(8)?)?.checked_add(bit)?);
                 }
             }
         }
         _ => return None,
     }
-    Some(blocks)
+    Some(())
+}
+
+/// Reads past the blocks of a record, which are not validated.
+fn skip_blocks(r: &mut FieldReader<'_>) -> Option<()> {
+    match r.byte()? {
+        LISTED => {
+            for _ in 0..r.number()? {
+                r.number()?;
+            }
+        }
+        BITS => {
+            r.small()?;
+            r.bytes()?;
+        }
+        _ => return None,
+    }
+    Some(())
 }
 
 /// Writes minions, sorted, with their blocks, sorted, into pages.
@@ -105,13 +134,17 @@ pub fn blocks_with(
     for page in pages.all()? {
         let (mut reader, mut minion) = (FieldReader(&page), Vec::new());
         while !reader.is_empty() {
-            let blocks = read_record(&mut reader, &mut minion).ok_or_else(|| pages.broken())?;
-            if wanted(&minion) {
-                for block in blocks {
-                    // An unknown block cannot be read anyway.
-                    found.get_mut(block as usize).into_iter().for_each(|known| *known = true);
+            let named = read_name(&mut reader, &mut minion);
+            let read = named.and_then(|()| {
+                if !wanted(&minion) {
+                    return skip_blocks(&mut reader);
                 }
-            }
+                // An unknown block cannot be read anyway.
+                read_blocks(&mut reader, |block| {
+                    found.get_mut(block as usize).into_iter().for_each(|known| *known = true);
+                })
+            });
+            read.ok_or_else(|| pages.broken())?;
         }
     }
     Ok(found)

@@ -10,11 +10,14 @@
 //! A [`BlockView`] exists only for a head whose columns have one value per entry and whose indexes are within the
 //! dictionary. Reading an entry therefore cannot fail; only its body can (decompression).
 
+use std::cell::RefCell;
+use std::io;
 use std::sync::OnceLock;
 
 use rkyv::rancor::Error;
 use rkyv::util::AlignedVec;
 use rkyv::{Archive, Serialize};
+use zstd::bulk::Decompressor;
 
 use super::column::{ArchivedColumn, Column};
 use crate::base::clock::Micros;
@@ -117,7 +120,7 @@ impl BlockView {
             let packed = self.packed.as_deref().ok_or("only the head of the block was read")?;
             match block.codec {
                 CODEC_STORED => Ok(packed.to_vec()),
-                CODEC_ZSTD => zstd::bulk::decompress(packed, len).map_err(|e| format!("zstd: {e}")),
+                CODEC_ZSTD => decompress(packed, len).map_err(|e| format!("zstd: {e}")),
                 n => Err(format!("unknown codec {n}")),
             }
             .and_then(|bodies| {
@@ -130,6 +133,22 @@ impl BlockView {
         });
         bodies.as_deref().map_err(Clone::clone)
     }
+}
+
+thread_local! {
+    /// A new context costs as much as a small block.
+    static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
+}
+
+/// Decompresses to at most `len` bytes.
+pub(in crate::store) fn decompress(packed: &[u8], len: usize) -> io::Result<Vec<u8>> {
+    DECOMPRESSOR.with_borrow_mut(|slot| {
+        let decompressor = match slot {
+            Some(known) => known,
+            None => slot.insert(Decompressor::new()?),
+        };
+        decompressor.decompress(packed, len)
+    })
 }
 
 /// 0 for no pid, otherwise 1 + pid.

@@ -430,7 +430,8 @@ impl Store {
         bytes_max: usize,
     ) -> Result<EventPage, StoreError> {
         let mut page = EventPage::default();
-        let mut search = Search::new(filter, before);
+        let narrowed = select.narrowed(filter);
+        let mut search = Search::new(&narrowed, select, before);
         if let Some(jid) = &filter.jid {
             page.events = self.job_events_before(jid, filter, select, before, limit, bytes_max)?;
             return Ok(page);
@@ -443,16 +444,16 @@ impl Store {
             if others > SCAN_BYTES_MAX {
                 return Ok(page);
             }
-            // Merge: continue with the class whose next event is the latest.
-            let mut best: Option<(SeqNo, usize)> = None;
-            for (n, walk) in walks.iter_mut().enumerate() {
-                if let Some(seq) = walk.peek(&mut search)?
-                    && best.is_none_or(|(known, _)| known < seq)
-                {
-                    best = Some((seq, n));
-                }
+            // Merge: a class without a match is examined as far back as the latest match of the others.
+            let latest = walks.iter().filter_map(Backwards::next).max();
+            let behind = walks.iter_mut().filter(|walk| walk.unexamined() > latest);
+            if let Some(walk) = behind.max_by_key(|walk| walk.unexamined()) {
+                walk.step(&mut search)?;
+                continue;
             }
-            let Some(walk) = best.and_then(|(_, n)| walks.get_mut(n)) else { break };
+            let Some(walk) = walks.iter_mut().find(|walk| latest.is_some() && walk.next() == latest) else {
+                break;
+            };
             let Some((entry, class_name)) = walk.take()? else { continue };
             search.stats.entries += 1;
             let len = entry.body.len() + entry.tag.len();

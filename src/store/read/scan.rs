@@ -20,10 +20,12 @@ use crate::store::log::builder::distinct;
 use crate::store::read::{StoredEntry, stored};
 use crate::store::segment::Segment;
 use crate::store::write::class::Class;
+use crate::wire::filter::EntryFilter;
 
 /// A search and its cache of evaluated templates.
 pub(in crate::store) struct Search<'a> {
     filter: &'a EventFilter,
+    select: &'a EntryFilter,
     before: SeqNo,
     templates: HashMap<Vec<u8>, Rc<TagCondition>>,
     /// What was read.
@@ -72,8 +74,8 @@ impl Passing {
 }
 
 impl<'a> Search<'a> {
-    pub(in crate::store) fn new(filter: &'a EventFilter, before: SeqNo) -> Self {
-        Self { filter, before, templates: HashMap::new(), stats: ScanStats::default() }
+    pub(in crate::store) fn new(filter: &'a EventFilter, select: &'a EntryFilter, before: SeqNo) -> Self {
+        Self { filter, select, before, templates: HashMap::new(), stats: ScanStats::default() }
     }
 
     /// Evaluates the pattern for a template.
@@ -174,7 +176,7 @@ impl<'a> Search<'a> {
                 return Vec::new();
             }
         }
-        let filter = self.filter;
+        let (filter, select) = (self.filter, self.select);
         let (minions, jids) = (rows.minions(), rows.jids());
         let passes = |at: usize, tag: i64, minion: i64, jid: i64| {
             let tag_match = match &filter.tag {
@@ -188,6 +190,7 @@ impl<'a> Search<'a> {
             };
             rows.seq(at) < self.before
                 && filter.allows(rows.flags(at), rows.at(at), rows.minion(at))
+                && select.may_match(rows.minion(at), rows.fun(at))
                 && (!undecided || filter.tag.as_ref().is_none_or(|glob| glob.matches_bytes(&rows.tag(at))))
         };
         let entries = tags.iter().zip(&minions).zip(&jids).enumerate();
@@ -235,22 +238,42 @@ pub(in crate::store) struct Backwards<'a> {
     view: Option<Arc<BlockView>>,
     /// Matching entries of `block`, in ascending order: sequence numbers and row numbers.
     passing: Vec<(SeqNo, usize)>,
+    /// Entries from here on have been examined; `None` if all have.
+    examined: Option<SeqNo>,
 }
 
 impl<'a> Backwards<'a> {
     pub(in crate::store) fn new(shared: &'a StoreInner, class: Class) -> Self {
         let segments = shared.segments(class);
-        Self { shared, segments, current: None, block: None, view: None, passing: Vec::new() }
+        Self {
+            shared,
+            segments,
+            current: None,
+            block: None,
+            view: None,
+            passing: Vec::new(),
+            examined: Some(SeqNo(u64::MAX)),
+        }
     }
 
-    /// Sequence number of the next match.
-    pub(in crate::store) fn peek(&mut self, search: &mut Search<'_>) -> Result<Option<SeqNo>, StoreError> {
+    /// Sequence number of the next match, if it is known.
+    pub(in crate::store) fn next(&self) -> Option<SeqNo> {
+        self.passing.last().map(|(seq, _)| *seq)
+    }
+
+    /// The position before which the next match must be found; `None` if it is known or if there is none.
+    pub(in crate::store) fn unexamined(&self) -> Option<SeqNo> {
+        self.examined.filter(|_| self.passing.is_empty())
+    }
+
+    /// Examines the next block.
+    pub(in crate::store) fn step(&mut self, search: &mut Search<'_>) -> Result<(), StoreError> {
         loop {
-            if let Some((seq, _)) = self.passing.last() {
-                return Ok(Some(*seq));
-            }
             let Some((segment, blocks)) = &mut self.current else {
-                let Some(segment) = self.segments.pop() else { return Ok(None) };
+                let Some(segment) = self.segments.pop() else {
+                    self.examined = None;
+                    return Ok(());
+                };
                 let blocks = self.candidates(&segment, search)?;
                 self.current = Some((segment, blocks));
                 continue;
@@ -262,9 +285,12 @@ impl<'a> Backwards<'a> {
             let segment = segment.clone();
             search.stats.blocks += 1;
             if let Some(view) = self.shared.head(&segment, number)? {
-                self.passing = search.passing(view.rows());
+                let rows = view.rows();
+                self.passing = search.passing(rows);
+                self.examined = Some(rows.seq(0));
                 self.block = Some((segment, number));
                 self.view = None;
+                return Ok(());
             }
         }
     }
@@ -292,7 +318,7 @@ impl<'a> Backwards<'a> {
         )?
     }
 
-    /// The entry found by [`Backwards::peek`], with its class; `None` if its block has become unreadable.
+    /// The entry found by [`Backwards::step`], with its class; `None` if its block has become unreadable.
     pub(in crate::store) fn take(&mut self) -> Result<Option<(StoredEntry, Arc<str>)>, StoreError> {
         let (Some((segment, number)), Some((_, at))) = (&self.block, self.passing.pop()) else {
             return Ok(None);

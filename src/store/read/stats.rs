@@ -113,6 +113,11 @@ impl Store {
         for class in self.0.classes.all() {
             let mut left = HOURS_BLOCKS_MAX;
             for segment in self.0.segments(class).iter().rev() {
+                // Earlier segments stay closed: opening one reads its index.
+                let is_older = segment.metadata().is_some_and(|metadata| metadata.totals.at_max.0 < start);
+                if left == 0 || is_older {
+                    break;
+                }
                 let ready = self.0.ready(segment)?;
                 let metas = ready.blocks().metas();
                 for meta in metas.iter().rev().take(left) {

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::limits::FILTER_SCOPES_MAX;
 use crate::model::word;
-use crate::model::{Entry, Scope};
+use crate::model::{Entry, EventFilter, Scope};
 use crate::wire::salt_event::funs_of;
 
 /// A filter; the default passes every event.
@@ -59,6 +59,25 @@ impl EntryFilter {
         self.scopes.is_empty() || self.scopes.iter().any(|scope| scope.allows_class(class_name))
     }
 
+    /// Whether an entry with these columns may pass; an empty function is unknown.
+    pub fn may_match(&self, minion: &str, fun: &str) -> bool {
+        self.scopes.is_empty() || self.scopes.iter().any(|scope| scope.may_match(minion, fun))
+    }
+
+    /// A narrower filter for the same events: with the tag and the minion of the only alternative, for which there is an index.
+    pub fn narrowed(&self, filter: &EventFilter) -> EventFilter {
+        let mut narrowed = filter.clone();
+        if let [scope] = self.scopes.as_slice() {
+            if let ([tag], None) = (scope.tag.as_slice(), &filter.tag) {
+                narrowed.tag = Some(tag.clone());
+            }
+            if let ([minion], None) = (scope.minion.as_slice(), &filter.minion) {
+                narrowed.minion = minion.as_literal().filter(|minion| !minion.is_empty());
+            }
+        }
+        narrowed
+    }
+
     /// Whether the event passes.
     pub fn matches(&self, entry: &Entry<'_>, class_name: &str) -> Result<bool, TooCostly> {
         let in_scope =
@@ -87,6 +106,28 @@ mod tests {
     fn filter(json: &str) -> Result<EntryFilter, String> {
         let mut reader = serde_json::Deserializer::from_str(json);
         serde_path_to_error::deserialize(&mut reader).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_columns_decide_only_what_they_hold() {
+        let one = filter(r#"{"match": [{"fun": "state.*", "minion": "web1"}]}"#).unwrap();
+        for (minion, fun, expected) in [
+            ("web1", "state.apply", true),
+            ("web1", "", true),
+            ("web1", "test.ping", false),
+            ("web2", "", false),
+        ] {
+            assert_eq!(one.may_match(minion, fun), expected, "{minion} {fun}");
+        }
+        let two = filter(r#"{"match": [{"minion": "web1"}, {"tag": "a*"}]}"#).unwrap();
+        assert!(two.may_match("web2", "x") && EntryFilter::default().may_match("", ""));
+        let open = EventFilter::default();
+        assert_eq!(one.narrowed(&open).minion.as_deref(), Some("web1"));
+        assert_eq!(two.narrowed(&open), open, "two alternatives");
+        let globs = filter(r#"{"match": [{"minion": "web?", "tag": "a*"}]}"#).unwrap().narrowed(&open);
+        assert_eq!((globs.minion, globs.tag), (None, Some(crate::model::Glob::new("a*"))));
+        let own = EventFilter { minion: Some("db1".to_owned()), ..open };
+        assert_eq!(one.narrowed(&own), own, "both must hold");
     }
 
     fn passes(json: &str, tag: &str, fun: &str, retcode: i64) -> bool {

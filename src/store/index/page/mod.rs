@@ -23,6 +23,7 @@ use std::io;
 use super::super::error::StoreError;
 use crate::base::limits::{INDEX_PAGE_BYTES, INDEX_PAGE_RAW_BYTES};
 use crate::store::index::tree::CheckedTree;
+use crate::store::log::block::decompress;
 
 const STORED: u8 = 0;
 const ZSTD: u8 = 1;
@@ -187,7 +188,7 @@ impl Pages {
                 let (len, packed) = rest.split_first_chunk().ok_or_else(|| self.broken())?;
                 // Records consist of bounded names and values, so a larger length is damage.
                 let len = (u32::from_le_bytes(*len) as usize).min(PAGE_BYTES_MAX);
-                zstd::bulk::decompress(packed, len).map_err(|_| self.broken())
+                decompress(packed, len).map_err(|_| self.broken())
             }
             _ => Err(self.broken()),
         }
