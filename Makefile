@@ -19,7 +19,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test ci-packages test-rust test-python test-http test-integration test-systemd test-sinks test-page screenshots test-binary check deny matrix wheel single-file package-files deb rpm dist docs test-docs bench bench-store bench-bus bench-extension bench-reactor bench-returners bench-sinks crash soak soak-reactor backlog-reactor isolation-reactor reactor-faults sink-kills fuzz fuzz-sls test-sls clean
+.PHONY: help run test ci-packages test-rust test-python test-http test-integration test-systemd test-sinks test-page screenshots test-binary check deny matrix wheel single-file package-files deb rpm dist docs test-docs bench bench-store bench-bus bench-extension bench-reactor bench-returners bench-sinks bench-http crash soak soak-reactor backlog-reactor isolation-reactor reactor-faults sink-kills fuzz fuzz-sls test-sls clean
 
 PYTHON ?= python3
 CARGO ?= cargo
@@ -161,6 +161,11 @@ bench-sinks: $(TARGET)/bench-libs ## measure sinks beside baselines: file, http,
 	@if [ -z "$${SALTCELLAR_BIN:-}" ]; then $(CARGO) build --release; fi
 	@SALTCELLAR_BIN="$${SALTCELLAR_BIN:-$(abspath $(TARGET))/release/saltcellar}" PYTHONPATH="$(abspath $(TARGET))/bench-libs" \
 	  $(LAB) in-venv -- pytest -q -s -rs -p no:cacheprovider tests/sinks/measure.py $(PYTEST_ARGS)
+
+bench-http: ## measure the page and queries of large stores, live viewers beside none, and the start of the command line (JOBS, EVENTS, LIVE, KEEP, ONLY=page)
+	@if [ -z "$${SALTCELLAR_BIN:-}" ]; then $(CARGO) build --release; fi
+	@SALTCELLAR_BIN="$${SALTCELLAR_BIN:-$(abspath $(TARGET))/release/saltcellar}" \
+	  $(LAB) in-venv -- pytest -q -s -rs -p no:cacheprovider tests/http/measure.py $(PYTEST_ARGS)
 
 SOAK_ENTRIES ?= 100000000
 soak: ## measure memory over a hundred million entries (SOAK_ENTRIES)

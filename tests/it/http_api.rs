@@ -177,6 +177,13 @@ fn every_operation_answers_as_the_openapi_document_describes() {
             seq = answer["events"][1]["seq"].as_u64().unwrap();
         }
     }
+    let store = ok(&local(&cellar, "GET", "/api/v1/store", b""));
+    let hours: Vec<u64> =
+        store["entries_by_hour"].as_array().unwrap().iter().filter_map(Json::as_u64).collect();
+    let stored: u64 =
+        store["classes"].as_array().unwrap().iter().filter_map(|class| class["entries"].as_u64()).sum();
+    assert!(hours.len() == 24 && stored > 0 && hours.iter().sum::<u64>() == stored, "{store}");
+    assert_eq!(hours[..22], [0; 22], "all within this hour, or the one before");
     let job = ok(&local(&cellar, "GET", &format!("/api/v1/jobs/{jid}"), b""));
     assert_eq!(job["returns"][0]["minion"], "web1");
     assert!(job["time"].as_str().unwrap().ends_with('Z'), "{job}");
@@ -318,7 +325,8 @@ fn a_stream_ends_when_its_token_is_revoked() {
     let address = address(&cellar);
     let read = token(&cellar, &["reader", "--scope", "read"]);
     let mut stream = connect(&address);
-    let head = format!("GET /api/v1/events/stream HTTP/1.1\r\nhost: localhost\r\n{read}\r\n");
+    let head =
+        format!("GET /api/v1/events/stream HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{read}\r\n");
     stream.write_all(head.as_bytes()).unwrap();
     let mut lines = BufReader::new(stream).lines().map(Result::unwrap);
     // The position is fixed once the answer has started.
@@ -354,6 +362,69 @@ fn a_stream_resumes_without_a_gap_or_a_duplicate() {
     let wrong = get(&address, path, &format!("{read}last-event-id: 0000000000000000:5\r\n"));
     assert_eq!(wrong.status, 409, "{}", wrong.text());
     assert_eq!(get(&address, "/api/v1/events/stream?where=data.n%20==", &read).status, 400);
+}
+
+#[test]
+fn a_stream_that_retention_has_overtaken_begins_with_a_gap() {
+    // 1024 entries in sixteen segments: the first ones of twice as many are dropped.
+    let classes = "store: {classes: [{name: jobs, keep: {entries: 1024}}]}\n";
+    let cellar = Cellar::start_configured(&format!("{LISTENER}{classes}"), &[]);
+    let address = address(&cellar);
+    let read = token(&cellar, &["reader", "--scope", "read"]);
+    let path = "/api/v1/events/stream?since=2020-01-01T00:00:00Z";
+    put(&cellar, 0..2);
+    let seen = follow(&address, path, &read, 1);
+    put(&cellar, 2..2048);
+    wait_for("retention", || (cellar.counter("segments_dropped") > 3).then_some(()));
+    // As a page that was open all the time reconnects: it learns what it has missed, and continues with what is stored.
+    let last = format!("{read}last-event-id: {}\r\n", seen[0].0);
+    let mut stream = connect(&address);
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n{last}\r\n").as_bytes()).unwrap();
+    let lines = BufReader::new(stream).lines().map(Result::unwrap);
+    let mut events = lines.filter_map(|line| {
+        line.strip_prefix("data: ").map(|data| serde_json::from_str::<Json>(data).unwrap())
+    });
+    let gap = events.next().unwrap();
+    assert_eq!(
+        (&gap["tag"], &gap["source"]),
+        (&json!("saltcellar/gap/retention"), &json!("saltcellar")),
+        "{gap}"
+    );
+    let lost = gap["data"]["lost"].as_u64().unwrap();
+    let numbers: Vec<u64> =
+        events.by_ref().take(100).map(|event| event["data"]["n"].as_u64().unwrap()).collect();
+    assert!(
+        lost > 100 && numbers[0] == lost + 1 && numbers.is_sorted_by(|a, b| a + 1 == *b),
+        "{gap} {numbers:?}"
+    );
+    // The gap's own id is one to continue from.
+    let after = format!("{read}last-event-id: {}\r\n", gap["id"].as_str().unwrap());
+    let head = raw_head(&address, &format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n{after}\r\n"));
+    assert!(head.contains("200 OK"), "{head}");
+}
+
+#[test]
+fn a_search_through_everything_ends_early_and_continues() {
+    let cellar = Cellar::start_configured(LISTENER, &[]);
+    put(&cellar, 7..8);
+    // 80 MB in which there is nothing to find.
+    let text = Value::from("x".repeat(1 << 20));
+    for _ in 0..80 {
+        let event = map(vec![("tag", "big".into()), ("data", map(vec![("text", text.clone())]))]);
+        cellar.ask("event_return", vec![("events", Value::Array(vec![event]))]);
+    }
+    let path = "/api/v1/events?where=data.n%20==%207";
+    let first = ok(&local(&cellar, "GET", path, b""));
+    assert_eq!((&first["events"], &first["more"]), (&json!([]), &json!(true)), "{first}");
+    let next = first["next"].as_str().unwrap();
+    let second = ok(&local(&cellar, "GET", &format!("{path}&cursor={next}"), b""));
+    assert_eq!((&second["events"][0]["data"]["n"], &second["next"]), (&json!(7), &Json::Null), "{second}");
+    let count = ok(&local(&cellar, "GET", "/api/v1/events/count?where=data.n%20==%207", b""));
+    assert_eq!(count["count"], 1, "{count}");
+    let from = count["next"].as_u64().unwrap();
+    let rest =
+        ok(&local(&cellar, "GET", &format!("/api/v1/events/count?where=data.n%20==%207&from={from}"), b""));
+    assert_eq!((&rest["count"], &rest["next"]), (&json!(0), &Json::Null), "{rest}");
 }
 
 #[test]
