@@ -261,7 +261,7 @@ impl<'a> Backwards<'a> {
         self.passing.last().map(|(seq, _)| *seq)
     }
 
-    /// The position before which the next match must be found; `None` if it is known or if there is none.
+    /// The position before which the next match must be found; `None` once it is known, and at the end of the class.
     pub(in crate::store) fn unexamined(&self) -> Option<SeqNo> {
         self.examined.filter(|_| self.passing.is_empty())
     }
