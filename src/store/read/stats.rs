@@ -113,10 +113,12 @@ impl Store {
         for class in self.0.classes.all() {
             let mut left = HOURS_BLOCKS_MAX;
             for segment in self.0.segments(class).iter().rev() {
-                // Earlier segments stay closed: opening one reads its index.
-                let is_older = segment.metadata().is_some_and(|metadata| metadata.totals.at_max.0 < start);
-                if left == 0 || is_older {
+                if left == 0 {
                     break;
+                }
+                // Stays closed: opening it reads its index. One before it may be newer, after an import.
+                if segment.metadata().is_some_and(|metadata| metadata.totals.at_max.0 < start) {
+                    continue;
                 }
                 let ready = self.0.ready(segment)?;
                 let metas = ready.blocks().metas();
