@@ -44,10 +44,10 @@ test: ci-packages test-rust test-docs test-sls test-python test-http test-page t
 
 # Installs programs, and the user salt, that some tests need, if CI is set (root, Debian). Without CI such tests are skipped.
 ci-packages:
-	@if [ -n "$(CI)" ]; then for c in systemd-analyze systemd-nspawn mkfs.ext4 mount ip gpg gpg-agent rpmbuild initdb rsyslogd victoria-metrics openssl prometheus promtool chromium; do \
+	@if [ -n "$(CI)" ]; then for c in systemd-analyze systemd-nspawn mkfs.ext4 mount ip gpg gpg-agent rpmbuild initdb rsyslogd victoria-metrics openssl prometheus promtool chromium less; do \
 	  PATH="$$PATH:/usr/sbin:$$(echo /usr/lib/postgresql/*/bin)" command -v $$c >/dev/null && continue; \
 	  apt-get update -qq && apt-get install -y -qq --no-install-recommends \
-	    systemd systemd-container e2fsprogs mount iproute2 gpg gpg-agent rpm postgresql rsyslog victoria-metrics openssl prometheus chromium; \
+	    systemd systemd-container e2fsprogs mount iproute2 gpg gpg-agent rpm postgresql rsyslog victoria-metrics openssl prometheus chromium less; \
 	  break; done; fi
 	@if [ -n "$(CI)" ] && ! id salt >/dev/null 2>&1; then useradd --system --home-dir /nonexistent --shell /usr/sbin/nologin salt; fi
 

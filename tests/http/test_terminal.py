@@ -110,6 +110,9 @@ class Terminal:
     def wait_for(self, text):
         self.wait(text, lambda lines: any(text in line for line in lines))
 
+    def wait_for_last(self, line):
+        self.wait(f"the last line to be {line!r}", lambda lines: lines[-1] == line)
+
     def ended(self):
         """The exit code; the terminal must be as it was."""
         until = time.monotonic() + DEADLINE
@@ -152,7 +155,7 @@ def test_the_keys_of_top(daemon, terminal):
     jids = put_jobs(daemon, 2)
     top = terminal(BIN, "top", "--socket", daemon.socket)
     top.wait_for(jids[1])
-    assert top.lines()[-1] == "up/down select   Enter open   / filter   p pause   q quit"
+    top.wait_for_last("up/down select   Enter open   / filter   p pause   q quit")
     # The second job, the older one.
     top.key("\x1b[B")
     top.key("\r")
@@ -161,7 +164,7 @@ def test_the_keys_of_top(daemon, terminal):
     assert not any("answer 0" in line for line in top.lines())
     top.key("\x1b[6~\x1b[6~")
     top.wait_for("answer 0")
-    assert top.lines()[-1] == "up/down scroll   Esc back"
+    top.wait_for_last("up/down scroll   Esc back")
     top.key("\x1b")
     top.wait_for("q quit")
     # While paused, a new job is not shown.
@@ -177,7 +180,7 @@ def test_the_keys_of_top(daemon, terminal):
     top.wait_for("filter: cmd   Esc remove")
     top.key("p")
     top.wait_for(other)
-    assert not any("PAUSED" in line for line in top.lines())
+    top.wait("no pause is shown", lambda lines: not any("PAUSED" in line for line in lines))
     top.key("\x1b")
     top.wait_for("test.ping")
     assert b"\x1b[?1049h" in top.all and b"\x1b[?1049l" not in top.all, "on the alternate screen"
