@@ -1,6 +1,7 @@
 """Writes the screenshots of docs/PAGE.md: `make screenshots`."""
 
 import base64
+import contextlib
 import pathlib
 import shutil
 import subprocess
@@ -23,8 +24,12 @@ def compressed(png):
 
 def main(target):
     target.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as directory:
-        daemon, chromium = conftest.Daemon(pathlib.Path(directory)), browser.Browser()
+    # Its name is visible in the views.
+    directory = pathlib.Path(tempfile.gettempdir(), "saltcellar")
+    directory.mkdir()
+    with contextlib.ExitStack() as at_the_end:
+        at_the_end.callback(shutil.rmtree, directory)
+        daemon, chromium = conftest.Daemon(directory), browser.Browser()
         try:
             site, jid = sample.fleet()
             daemon.load(site)
