@@ -119,15 +119,18 @@ pub(in crate::api) fn no_events(ctx: &Ctx, buses: &[BusStatus]) -> Option<String
 }
 
 fn filter(args: &Args<'_>) -> Result<EventFilter, CallError> {
-    let tag = args.text("tag")?;
     Ok(EventFilter {
-        tag: tag.map(|tag| Glob::new(&format!("{REACTION_TAG}{tag}"))),
         minion: args.text("minion")?.map(str::to_owned),
         since: args.int("since")?.map(Micros),
         until: args.int("until")?.map(Micros),
-        reactions: true,
-        ..EventFilter::default()
+        ..reactions_to(args.text("tag")?.unwrap_or("*"))
     })
+}
+
+/// Reactions to events with a tag. Without the pattern, the index would exclude no part of the log.
+fn reactions_to(tag: &str) -> EventFilter {
+    let tag = Some(Glob::new(&format!("{REACTION_TAG}{tag}")));
+    EventFilter { tag, reactions: true, ..EventFilter::default() }
 }
 
 /// Reactions, the latest first.
@@ -184,7 +187,7 @@ fn write(w: &mut Writer, row: &StoredEntry, results: Option<&[u8]>) {
 
 /// The record with this number, or the first record about the event with this number.
 fn find(ctx: &Ctx, seq: SeqNo) -> Result<Option<StoredEntry>, StoreError> {
-    let filter = EventFilter { reactions: true, ..EventFilter::default() };
+    let filter = reactions_to("*");
     let latest = ctx.store.events_before(&filter, seq.next(), 1, usize::MAX)?;
     if let Some(record) = latest.into_iter().next().filter(|record| record.seq == seq) {
         return Ok(Some(record));
