@@ -414,7 +414,7 @@ impl StoreInner {
     }
 
     /// Drops segments while the disk is nearly full, in the configured order of classes.
-    fn free_disk_space(&self) -> Vec<PlannedDrop> {
+    pub(super) fn free_disk_space(&self) -> Vec<PlannedDrop> {
         let mut done: Vec<PlannedDrop> = Vec::new();
         let status = self.guard.check();
         if status.room == SpaceLevel::Ample {
