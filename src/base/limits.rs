@@ -139,7 +139,7 @@ pub const BUS_MEMORY_BYTES: usize = 8 * 1024 * 1024;
 /// See [`BUS_MEMORY_BYTES`].
 pub const SPILL_ABOVE_BYTES: usize = 3 * 1024 * 1024;
 
-/// How long events wait in memory for a busy store before they are spilled to disk.
+/// Time for which events wait in memory for a busy store before they are spilled to disk.
 pub const SPILL_AFTER: Duration = Duration::from_millis(100);
 
 /// Total time that a bus reader waits for the spill drainer to free memory while the store is stuck, before it drops events. The
@@ -498,7 +498,7 @@ pub const REACTOR_TEMPLATES_MAX: usize = 4096;
 /// Bytes of a reactor file. Real ones have some hundred.
 pub const REACTOR_TEMPLATE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
-/// How long the files of a reference are cached without a check of the disk. Salt checks for each event, which takes some 3 us; an
+/// Time for which the files of a reference are cached without a check of the disk. Salt checks for each event, which takes some 3 us; an
 /// edit takes longer than this to trigger an event.
 pub const REACTOR_FILES_TRUSTED: Duration = Duration::from_millis(2);
 

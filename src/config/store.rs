@@ -61,7 +61,7 @@ pub struct StoreConfig {
     /// - example: `2GiB`
     #[serde(with = "word")]
     pub free_bytes_min: Space,
-    /// How much of a class pinned consumers may keep beyond its limits (`saltcellar consumers pin`). The oldest segments beyond it are deleted, and
+    /// Size that pinned consumers may keep of a class beyond its limits (`saltcellar consumers pin`). The oldest segments beyond it are deleted, and
     /// the consumer gets a gap record. With too little free space pins have no effect.
     ///
     /// - value: a size: a number of bytes, or a number with KiB, MiB or GiB

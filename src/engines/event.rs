@@ -75,7 +75,7 @@ impl Event {
         Self { id, seq, at, tag, minion, fun, jid, master_id, body }
     }
 
-    /// How many hooks the event has passed through; 0 unless it is of a hook itself.
+    /// Number of hooks that the event has passed through; 0 if it is not an event of a hook.
     pub fn hops(&self) -> u32 {
         if !self.tag.starts_with(HOOK_TAG) {
             return 0;

@@ -151,7 +151,7 @@ struct CountArgs {
     by: Option<GroupBy>,
 }
 
-/// What events are counted by.
+/// Key by which events are counted.
 #[derive(Deserialize, Clone, Copy)]
 #[serde(rename_all = "lowercase")]
 enum GroupBy {

@@ -1,4 +1,4 @@
-//! Who makes a request, and whether it may: `Host`, `Origin`, token.
+//! Authentication and authorization of requests: `Host`, `Origin`, token.
 //!
 //! | peer | rights |
 //! |---|---|
@@ -47,7 +47,7 @@ impl std::fmt::Display for Peer {
     }
 }
 
-/// What a request may do.
+/// Rights of a request.
 #[derive(Debug, Clone)]
 pub(super) struct Access {
     /// The token's name, or the user; for the audit log.
@@ -165,7 +165,7 @@ fn is_local_name(name: &str) -> bool {
 /// The paths that need no token.
 const OPEN: [&str; 4] = ["/healthz", "/readyz", "/login", "/logout"];
 
-/// Who makes the request; `None` for a path that needs no token, without one.
+/// The rights of the peer; `None` for a path that needs no token, without one.
 pub(super) fn authenticate(
     peer: Peer,
     request: &Request,

@@ -156,7 +156,7 @@ impl HttpServer {
 
 /// A request that passed the checks.
 enum Checked {
-    /// What it may do; `None` for a path that needs no token, without one.
+    /// Rights of the request; `None` for a path that needs no token, without one.
     Access(Option<Access>),
     /// A visit of the page through a link on another site.
     Arrival,

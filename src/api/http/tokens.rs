@@ -56,7 +56,7 @@ pub struct Token {
     pub scope: Scope,
     hash: String,
     created: i64,
-    /// What it is limited to.
+    /// Limits of the token.
     #[serde(flatten)]
     pub limits: TokenLimits,
 }

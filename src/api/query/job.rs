@@ -286,7 +286,7 @@ impl Job {
     }
 }
 
-/// Which of two answers of a minion counts.
+/// Precedence between two answers of a minion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Precedence {
     confirmed: bool,

@@ -28,11 +28,11 @@ pub struct MinionsPage {
     pub more: bool,
     /// The argument `after` of the next page.
     pub next: Option<String>,
-    /// What was not examined.
+    /// Data not examined.
     pub skipped: Skipped,
 }
 
-/// How far an answer goes back.
+/// Period that an answer covers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Skipped {
@@ -124,7 +124,7 @@ pub struct MinionDetails {
     pub missing_jobs: Vec<LastRun>,
     /// Its latest events, the latest first.
     pub timeline: Vec<TimelineEvent>,
-    /// What was not examined.
+    /// Data not examined.
     pub skipped: Skipped,
 }
 

@@ -1,4 +1,4 @@
-//! How long the disk lasts: each class grows at its current rate until its own limits stop it.
+//! Forecast of disk usage: each class grows at its current rate until its own limits stop it.
 
 use crate::base::clock::Micros;
 use crate::store::read::stats::ClassStats;

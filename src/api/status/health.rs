@@ -9,7 +9,7 @@ use super::{BusRow, ConsumerRow, HttpsRow, ReactorRow, SinkRow, SpoolRow, Status
 use crate::base::clock::Micros;
 use crate::base::units::span;
 
-/// How well something is.
+/// Level of health.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
@@ -36,11 +36,11 @@ pub struct Health {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Reason {
-    /// How bad it is.
+    /// Severity.
     pub level: Level,
     /// The part of the daemon, such as `disk` or `sink audit`.
     pub part: String,
-    /// What is wrong, and the remedy.
+    /// The problem and the remedy.
     pub message: String,
 }
 
@@ -48,7 +48,7 @@ pub struct Reason {
 pub struct LossCounter {
     /// Its name.
     pub name: &'static str,
-    /// How bad it is for `doctor`.
+    /// Severity for `doctor`.
     pub level: Level,
     /// Its meaning.
     pub meaning: &'static str,

@@ -198,7 +198,7 @@ answers! {
     SinkRow {
         /// Its name.
         name: String,
-        /// What it is doing.
+        /// Current activity.
         state: String,
         /// Undelivered entries at most, whether they match or not.
         lag_entries: u64,

@@ -43,7 +43,7 @@ pub const CONSUMER_BATCH_BYTES: usize = 4 * 1024 * 1024;
 /// Bytes of entries that one read looks at before it returns, with or without a match: some 100 ms.
 pub const SCAN_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// How long a holder keeps a consumer after its last call, by default.
+/// Time for which a holder keeps a consumer after its last call, by default.
 pub const CONSUMER_LEASE: Duration = Duration::from_secs(30);
 /// The longest lease.
 pub const CONSUMER_LEASE_MAX: Duration = Duration::from_secs(3600);

@@ -25,7 +25,7 @@ pub const HTTP_BODY_BYTES_MAX: usize = 64 * 1024;
 /// Bytes of the body of a request to a hook. The event must fit into Salt's `max_event_size`.
 pub const HOOK_BODY_BYTES_MAX: usize = 1024 * 1024 - 64 * 1024;
 
-/// How often one event may pass through a hook and a sink of type `http`. A longer chain is a loop.
+/// Number of times that one event may pass through a hook and a sink of type `http`. A longer chain is a loop.
 pub const HOOK_HOPS_MAX: u32 = 4;
 
 /// Requests that are carried out at once; others wait.

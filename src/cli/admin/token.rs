@@ -32,7 +32,7 @@ pub(in crate::cli) struct Name {
 pub(in crate::cli) struct Create {
     /// A name for people and for the audit log
     name: String,
-    /// What the token may do: read; also fire hooks and use consumers (write); also control sinks and the reactor (admin)
+    /// Rights of the token: read; also fire hooks and use consumers (write); also control sinks and the reactor (admin)
     #[arg(long, value_name = "read|write|admin", value_parser = ["read", "write", "admin"], hide_possible_values = true)]
     scope: String,
     /// Only events and returns of minions with such ids

@@ -109,7 +109,7 @@ pub(in crate::cli) struct ListCall {
     pub(in crate::cli) rows: &'static str,
     /// The field of a row whose value is the argument `before` of the next call.
     pub(in crate::cli) cursor: &'static str,
-    /// What fails if the call does.
+    /// The operation, for messages of a failed call.
     pub(in crate::cli) operation: &'static str,
 }
 

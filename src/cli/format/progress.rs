@@ -22,7 +22,7 @@ pub(in crate::cli) enum Unit {
 }
 
 impl Unit {
-    /// What follows the share in the template of the bar.
+    /// The end of the bar's template, after the share.
     fn template(self) -> &'static str {
         match self {
             Self::Bytes => "{binary_bytes} of {binary_total_bytes}  {binary_bytes_per_sec}",

@@ -43,7 +43,7 @@ pub struct HttpsConfig {
     /// - example: `/etc/salt/pki/master`
     #[serde(with = "word")]
     pub pki_dir: PathBuf,
-    /// What a minion may read through the HTTPS source (for example with `salt-call ret.get_jid saltcellar JID`): nothing, its own returns, or all
+    /// Read access of a minion through the HTTPS source (for example with `salt-call ret.get_jid saltcellar JID`): nothing, its own returns, or all
     /// jobs and all returns.
     ///
     /// - value: none, own or all
@@ -59,7 +59,7 @@ impl Default for HttpsConfig {
     }
 }
 
-/// What a minion may read through the HTTPS source.
+/// Read access of a minion through the HTTPS source.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MinionsRead {

@@ -76,7 +76,7 @@ pub enum Role {
     Minion,
 }
 
-/// Where a master keeps the keys of its minions.
+/// Location of the keys of a master's minions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AcceptedKeys {
     /// A `pki_dir`: the accepted keys are the files of `minions` in it.
@@ -209,7 +209,7 @@ impl SaltMaster {
         self.files.iter().filter_map(of).collect()
     }
 
-    /// Where the master keeps the keys of its minions. Since 3008 an option names the driver; clusters have a shared directory.
+    /// Location of the keys of the master's minions. Since 3008 an option names the driver; clusters have a shared directory.
     pub fn accepted_keys(&self) -> AcceptedKeys {
         let set = |name: &str| self.text(name).filter(|text| !text.is_empty());
         let driver = set("keys.cache_driver").unwrap_or(FILES_DRIVER);

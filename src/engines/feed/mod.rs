@@ -26,7 +26,7 @@ pub struct Fetched {
 #[error("{0}")]
 pub struct FeedError(pub String);
 
-/// How far a feed is.
+/// Position of a feed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Progress {
     /// The next sequence number wanted.

@@ -45,7 +45,7 @@ pub struct ScriptSettings {
     /// Its name.
     pub name: String,
     options: ScriptOptions,
-    /// What the settings were made of: equal settings have an equal source.
+    /// The configuration of these settings, for comparison.
     source: Json,
 }
 

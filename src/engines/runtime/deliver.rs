@@ -13,7 +13,7 @@ use crate::engines::event::Event;
 use crate::engines::settings::SinkSettings;
 use crate::engines::transport::{DeliverError, Item, RequestLimits, Transport};
 
-/// What all deliveries of a sink share.
+/// State shared by all deliveries of a sink.
 pub(super) struct DeliverContext {
     pub(super) settings: Arc<SinkSettings>,
     pub(super) state: Arc<SinkState>,
@@ -22,7 +22,7 @@ pub(super) struct DeliverContext {
     pub(super) clock: Clock,
 }
 
-/// What the deliveries of a batch share.
+/// State shared by the deliveries of a batch.
 #[derive(Default)]
 pub(super) struct Batch {
     /// The ids of events that are dead letters now.

@@ -85,7 +85,7 @@ pub enum SinkError {
     DeadLetters(#[from] DeadLetterError),
 }
 
-/// What calls about a sink need.
+/// A sink, for calls about it.
 type FoundSink = (Arc<SinkSettings>, Arc<SinkState>, Parts);
 
 /// The status of a sink.
@@ -93,7 +93,7 @@ type FoundSink = (Arc<SinkSettings>, Arc<SinkState>, Parts);
 pub struct SinkStatus {
     /// Its settings.
     pub settings: Arc<SinkSettings>,
-    /// What it is doing.
+    /// Current activity.
     pub last: Last,
     /// Counters since the start of the daemon.
     pub counters: [(&'static str, u64); 8],

@@ -5,6 +5,7 @@
 use std::collections::HashSet;
 use std::io;
 use std::thread::{self, Scope, ScopedJoinHandle};
+use std::time::Duration;
 
 use super::backoff::Backoff;
 use super::deliver::{Batch, DeliverContext};
@@ -21,7 +22,7 @@ pub(super) struct Sink {
     pub(super) lanes: Vec<Box<dyn Transport>>,
     /// For the names of the other threads.
     pub(super) thread_name: String,
-    /// What follows the last batch, if it is known.
+    /// The batch after the last one, if it is known.
     pub(super) ahead: Option<Ahead>,
 }
 
@@ -41,7 +42,7 @@ impl Sink {
 
     fn step(&mut self, backoff: &mut Backoff, moves: u64) -> Result<(), Interrupt> {
         let DeliverContext { state, clock, .. } = &self.reader.context;
-        state.wait(clock, std::time::Duration::ZERO, moves)?;
+        state.wait(clock, Duration::ZERO, moves)?;
         if state.take_reopen() {
             self.lanes.iter_mut().for_each(|lane| lane.reopen());
         }

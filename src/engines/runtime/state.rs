@@ -1,4 +1,4 @@
-//! What a sink's threads and the calls about it share: requests, counters, the last error.
+//! State shared by a sink's threads and the calls about it: requests, counters, the last error.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::base::clock::{Clock, Micros};
 use crate::base::metrics::Counter;
 
-/// What a sink is doing.
+/// The activity of a sink.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Phase {
     /// Its thread has not started yet.
@@ -111,7 +111,7 @@ struct Requests {
 /// The latest events of a sink's life.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Last {
-    /// What it is doing.
+    /// Current activity.
     pub phase: Phase,
     /// The last delivery.
     pub delivered_at: Option<Micros>,

@@ -33,7 +33,7 @@ pub struct SinkSettings {
     pub limits: RequestLimits,
     /// Parallel deliveries.
     pub concurrency: usize,
-    /// Which events are delivered in order.
+    /// The events that are delivered in order.
     pub order: SinkOrder,
     /// Repeated deliveries.
     pub retry: RetrySettings,
@@ -41,11 +41,11 @@ pub struct SinkSettings {
     pub redact: Vec<RedactRule>,
     /// Limit of items over time.
     pub rate: Option<Rate>,
-    /// What the settings were made of: equal settings have an equal source.
+    /// The configuration of these settings, for comparison.
     pub source: Json,
 }
 
-/// Which events a sink with parallel deliveries delivers in order.
+/// The events that a sink with parallel deliveries delivers in order.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SinkOrder {

@@ -26,7 +26,7 @@ use crate::base::limits::{SINK_CONCURRENCY_MAX, SINK_REASON_BYTES_MAX};
 use crate::model::SeqNo;
 use crate::store::vfs::Fs;
 
-/// What a destination accepts or rejects as one.
+/// A unit that a destination accepts or rejects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Item {
     /// The event that it comes from.
@@ -97,9 +97,9 @@ impl DeliverError {
 /// The request and the answer of one delivery, for people. Secrets are redacted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Transcript {
-    /// What was sent.
+    /// The request as sent.
     pub request: String,
-    /// What came back.
+    /// The response as received.
     pub response: String,
 }
 

@@ -274,7 +274,7 @@ pub struct BusDependencies {
     pub metrics: Arc<Metrics>,
     /// The shutdown request.
     pub drain: Drain,
-    /// How long events accumulate after a small read.
+    /// Time in which events accumulate after a small read.
     pub gather: std::time::Duration,
     /// Whether a reader waits for new events.
     pub is_followed: Arc<dyn Fn() -> bool + Send + Sync>,

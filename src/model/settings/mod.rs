@@ -1,4 +1,4 @@
-//! What the configuration decides: storage classes, durability, ingest rules, the reactor's options.
+//! Settings of the configuration: storage classes, durability, ingest rules, the reactor's options.
 
 pub(super) mod class;
 pub(super) mod durability;

@@ -32,7 +32,7 @@ words! {
         |rate| format!("{}/{}", rate.times, rate.per.show().unwrap_or_default());
 }
 
-/// Which events of a rule are handled in order.
+/// The events of a rule that are handled in order.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RuleOrder {

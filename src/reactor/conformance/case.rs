@@ -25,7 +25,7 @@ pub enum CaseError {
     NoCase {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The error.
         what: String,
     },
 }

@@ -120,7 +120,7 @@ pub struct Reactor {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// What a thread of the reactor does.
+/// The body of a thread of the reactor.
 type Work = Box<dyn FnOnce(&Arc<Shared>) + Send>;
 
 impl Reactor {

@@ -78,7 +78,7 @@ impl Shared {
 pub struct ShadowDifference {
     /// Time of the event, or of Salt's call.
     pub time: i64,
-    /// What differs.
+    /// Kind of the difference.
     pub kind: &'static str,
     /// The event; absent if only Salt's side is known.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -174,7 +174,7 @@ impl ReactorService {
 #[derive(Clone)]
 pub struct Reloader(Arc<Mutex<Current>>);
 
-/// What the running reactor was built from.
+/// The running reactor and the settings it was built from.
 struct Current {
     handle: Handle,
     executor: Arc<MasterExecutor>,

@@ -1,6 +1,6 @@
 //! A sequential scan of a log, tolerant of damage.
 //!
-//! Where no valid frame begins, the scan searches for the next one at multiples of 16 bytes. A candidate costs the check
+//! At a position without a valid frame, the scan searches for the next one at multiples of 16 bytes. A candidate costs the check
 //! of its 48-byte header ([`super::frame`]), so the run time is linear in the size of the log. The store id is an input
 //! and never taken from a frame.
 //!

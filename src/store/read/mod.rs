@@ -85,7 +85,7 @@ pub struct EventPage {
     pub next: Option<SeqNo>,
     /// The last event, if any, that the filter could not be evaluated for.
     pub too_costly: Option<(SeqNo, TooCostly)>,
-    /// What was examined; all zero for the events of a job, which have an index.
+    /// Amounts examined; all zero for the events of a job, which have an index.
     pub stats: ScanStats,
 }
 

@@ -28,11 +28,11 @@ pub(in crate::store) struct Search<'a> {
     select: &'a EntryFilter,
     before: SeqNo,
     templates: HashMap<Vec<u8>, Rc<TagCondition>>,
-    /// What was read.
+    /// Amounts read.
     pub(in crate::store) stats: ScanStats,
 }
 
-/// How much of the store a search examined.
+/// Amounts that a search examined.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ScanStats {
     /// Segments whose times exclude a match.

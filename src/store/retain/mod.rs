@@ -154,7 +154,7 @@ impl Retention {
         }
     }
 
-    /// How long Salt keeps jobs; `None` if unknown or forever.
+    /// Time for which Salt keeps jobs; `None` if unknown or forever.
     pub(super) fn salt_age(&self) -> Option<Duration> {
         (*self.salt.lock()).map(|(seconds, _)| seconds).filter(|&s| s != u64::MAX).map(Duration::from_secs)
     }
@@ -232,7 +232,7 @@ impl Retainer {
 }
 
 impl StoreInner {
-    /// How long a class currently keeps its entries; `None` for forever.
+    /// Time for which a class currently keeps its entries; `None` for forever.
     pub(super) fn age_of(&self, keep: Keep) -> Option<Duration> {
         match keep.age {
             Age::Forever => None,

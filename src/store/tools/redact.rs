@@ -28,7 +28,7 @@ use crate::store::segment::rewrite;
 use crate::store::vfs::Disk;
 use crate::store::{StoreError, format};
 
-/// What to replace.
+/// A replacement of bodies.
 pub trait Redact {
     /// The replacement for the body of an entry; `None` to keep it.
     fn body(&self, entry: &Entry<'_>) -> Option<Vec<u8>>;

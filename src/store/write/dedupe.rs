@@ -68,7 +68,7 @@ impl<V: Copy + Default> Generations<V> {
     }
 }
 
-/// What to do with an entry.
+/// Result of the check of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DedupeOutcome {
     /// Store it.

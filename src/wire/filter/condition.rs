@@ -31,7 +31,7 @@ pub struct ConditionError {
     pub line: usize,
     /// In characters, from 1.
     pub column: usize,
-    /// What is wrong, and what is accepted.
+    /// The error, and the accepted form.
     pub what: String,
 }
 

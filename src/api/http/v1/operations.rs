@@ -30,7 +30,7 @@ pub(super) struct Operation {
     pub(super) answer: Shape,
 }
 
-/// What a token can be limited by.
+/// A limit of a token.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Limit {
     Minions,

@@ -13,7 +13,7 @@ use serde_json::{Map, Value as Json};
 use super::super::tokens::TokenLimits;
 use crate::base::clock::Micros;
 
-/// What an answer needs besides its fields.
+/// Context of an answer.
 pub(super) struct Finish<'a> {
     /// The id of the store.
     pub(super) store: &'a str,
@@ -281,7 +281,7 @@ answers! {
         failed: u64,
         changed: u64,
     }
-    /// What was not examined for an answer.
+    /// Data not examined for an answer.
     NotRead {
         /// Newest jobs examined for missing returns.
         jobs_checked: u64,

@@ -14,7 +14,7 @@ use super::plan::{Done, Plan};
 use crate::config::salt_master::python;
 use crate::wire::unix_listener::parent_problems;
 
-/// How Salt gets the extension.
+/// Method of installing Salt's extension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(in crate::cli) enum Install {
     /// Salt loads it from a directory of saltcellar's package (`module_dirs`); it survives upgrades of Salt

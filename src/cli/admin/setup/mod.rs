@@ -76,7 +76,7 @@ pub(in crate::cli) struct Args {
     /// Do not change the master's job cache
     #[arg(long)]
     no_job_cache: bool,
-    /// How Salt gets the extension
+    /// Method of installing Salt's extension
     #[arg(long, value_enum, default_value_t = Install::File)]
     install: Install,
     /// Directory of the extension: `returners/saltcellar.py`, or its wheel [default: /usr/share/saltcellar, or ../share/saltcellar

@@ -20,7 +20,7 @@ type Act<T> = Box<dyn FnOnce() -> anyhow::Result<T>>;
 pub(super) struct Step {
     /// Its name in JSON.
     name: &'static str,
-    /// What it does: a phrase that starts with a verb in the imperative.
+    /// Description: a phrase that starts with a verb in the imperative.
     does: String,
     /// Runs it; `None` if its result is in place already.
     act: Option<Act<Done>>,
@@ -28,7 +28,7 @@ pub(super) struct Step {
 
 /// A step that was made.
 pub(super) struct Done {
-    /// What it did, if that is more than the plan states.
+    /// The result, if it is more than the plan states.
     pub(super) result: Option<String>,
     undo: Option<Undo>,
 }
@@ -63,9 +63,9 @@ impl Done {
 #[derive(Default)]
 pub(super) struct Plan {
     steps: Vec<Step>,
-    /// What the reader should know before.
+    /// Remarks, shown before the plan.
     pub(super) remarks: Vec<String>,
-    /// What remains to be done by hand, or stays.
+    /// Manual steps that remain, and parts that stay.
     pub(super) afterwards: Vec<String>,
 }
 

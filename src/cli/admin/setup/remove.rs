@@ -21,7 +21,7 @@ use crate::ingest::spool::Spool;
 /// Runs of the extension's maintenance, of some seconds each, before the rest of a spool is reported as left.
 const DELIVERIES_MAX: usize = 20;
 
-/// What to remove.
+/// The installation to remove.
 pub(super) struct Removal<'a> {
     pub(super) options: &'a MasterOptions,
     /// State of the file in `master.d`.

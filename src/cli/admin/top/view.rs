@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 use crate::api::status::Status;
 use crate::cli::format::fields::Fields as _;
 
-/// What a key asks for.
+/// Action of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Action {
     /// Nothing outside of the view.

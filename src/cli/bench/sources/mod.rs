@@ -96,7 +96,7 @@ impl BenchSource {
     }
 }
 
-/// What was sent in one run.
+/// The entries sent in one run.
 struct SourceRun {
     seconds: f64,
     /// From sending a batch to its answer; empty without answers.

@@ -1,4 +1,4 @@
-//! Where output goes: standard output, or a pager for what does not fit the terminal.
+//! Destination of output: standard output, or a pager for text that does not fit the terminal.
 
 use std::io::{self, BufWriter, IsTerminal as _, Stdout, Write as _};
 use std::process::{Child, ChildStdin, Command, Stdio};

@@ -188,7 +188,7 @@ impl Supervised {
     }
 }
 
-/// What a supervisor needs to start the process of one socket.
+/// Parameters for starting the process of one socket.
 struct ChildProcess {
     kind: Kind,
     socket: OwnedFd,

@@ -15,7 +15,7 @@ use crate::config::Invalid;
 use crate::engines::secret::{Revealed, Secret, SecretError, Text};
 use crate::model::word;
 
-/// How requests are authenticated; at most one way.
+/// Authentication of requests; at most one method.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Auth {

@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 use crate::engines::template::at_path;
 use crate::engines::transport::{DeliverError, Item, Rejected, shortened};
 
-/// Where an answer has the result of each item. Paths are dotted; `*` is the only member.
+/// Location of the results of items in an answer. Paths are dotted; `*` is the only member.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ItemErrors {

@@ -352,7 +352,7 @@ fn is_plain(text: &str) -> bool {
     text.chars().all(|c| c.is_ascii() || matches!(c, '\u{a1}'..='\u{ac}' | '\u{ae}'..='\u{24f}'))
 }
 
-/// How [`write`] writes a value.
+/// Notation of a value written by [`write`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Notation {
     /// `str()` and `repr()`.

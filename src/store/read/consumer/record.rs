@@ -1,4 +1,4 @@
-//! What is known about a consumer: its record on disk, its lease, and its status.
+//! State of a consumer: its record on disk, its lease, and its status.
 
 use std::time::Duration;
 
@@ -145,7 +145,7 @@ pub struct ConsumerStatus {
     pub lease: Option<(String, Duration)>,
 }
 
-/// Where a consumer starts.
+/// First position of a consumer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
     /// With the oldest stored entry.
