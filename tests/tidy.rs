@@ -140,6 +140,7 @@ fn complaints(path: &str, source: &str) -> Vec<String> {
     if !source.starts_with("//!") {
         found.push(format!("src/{path}:1: a file begins with `//!`: its responsibility and its invariant"));
     }
+    found.extend(clauses(path, source));
     let code = code_of(source);
     let lines = code.lines().take_while(|line| line.trim() != "#[cfg(test)]").count();
     if lines > FILE_LINES_MAX {
@@ -174,6 +175,22 @@ fn complaints(path: &str, source: &str) -> Vec<String> {
         }
     }
     found
+}
+
+/// A message for each doc comment that begins with a clause.
+fn clauses(path: &str, source: &str) -> Vec<String> {
+    const BEGINNINGS: [&str; 6] = ["What", "Who", "How", "Which", "Where", "Whose"];
+    let doc = |line: &'_ str| {
+        let text = line.trim_start();
+        text.strip_prefix("///").or_else(|| text.strip_prefix("//!")).map(|text| text.trim().to_owned())
+    };
+    let lines: Vec<_> = source.lines().map(doc).collect();
+    let firsts = lines.iter().enumerate().filter(|(n, _)| *n == 0 || lines[n - 1].is_none());
+    let texts = firsts.filter_map(|(n, text)| Some((n + 1, text.as_deref()?)));
+    let begin = texts.filter(|(_, text)| BEGINNINGS.contains(&text.split(' ').next().unwrap_or_default()));
+    begin
+        .map(|(number, text)| format!("src/{path}:{number}: `{text}`: begin with a noun or a verb"))
+        .collect()
 }
 
 /// `store/log.rs` and `store.rs` belong to the module `store`.
@@ -585,6 +602,15 @@ fn links_and_named_paths_exist() {
             .map(|page| format!("decisions/README.md: {page}")),
     );
     assert!(missing.is_empty(), "\n{}", missing.join("\n"));
+}
+
+#[test]
+fn a_comment_that_begins_with_a_clause_is_reported() {
+    let found = complaints(
+        "store/log.rs",
+        "//! x\n\n/// What it is.\nfn f() {}\n/// The part\n/// Where it is.\nfn g() {}\n",
+    );
+    assert_eq!(found, ["src/store/log.rs:3: `What it is.`: begin with a noun or a verb"]);
 }
 
 #[test]

@@ -143,7 +143,7 @@ async fn replay(
     }
 }
 
-/// What every view shows of its reader.
+/// The reader of a view, as every view shows it.
 #[derive(Debug, Clone)]
 struct Frame {
     who: String,

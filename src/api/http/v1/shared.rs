@@ -15,7 +15,7 @@ use super::super::tokens::TokenLimits;
 use super::events::Format;
 use crate::base::limits::{HTTP_SHARED_PIECE_BYTES, HTTP_SHARED_PIECES};
 
-/// What a piece depends on.
+/// Identity of a piece.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PieceKey {
     /// The position.
