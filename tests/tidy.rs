@@ -180,17 +180,16 @@ fn complaints(path: &str, source: &str) -> Vec<String> {
 /// A message for each doc comment that begins with a clause.
 fn clauses(path: &str, source: &str) -> Vec<String> {
     const BEGINNINGS: [&str; 6] = ["What", "Who", "How", "Which", "Where", "Whose"];
-    let doc = |line: &'_ str| {
-        let text = line.trim_start();
-        text.strip_prefix("///").or_else(|| text.strip_prefix("//!")).map(|text| text.trim().to_owned())
-    };
-    let lines: Vec<_> = source.lines().map(doc).collect();
-    let firsts = lines.iter().enumerate().filter(|(n, _)| *n == 0 || lines[n - 1].is_none());
-    let texts = firsts.filter_map(|(n, text)| Some((n + 1, text.as_deref()?)));
-    let begin = texts.filter(|(_, text)| BEGINNINGS.contains(&text.split(' ').next().unwrap_or_default()));
-    begin
-        .map(|(number, text)| format!("src/{path}:{number}: `{text}`: begin with a noun or a verb"))
-        .collect()
+    let (mut found, mut is_first) = (Vec::new(), true);
+    for (number, line) in (1..).zip(source.lines().map(str::trim)) {
+        let doc = line.strip_prefix("///").or_else(|| line.strip_prefix("//!")).map(str::trim);
+        let clause = doc.filter(|text| BEGINNINGS.iter().any(|word| text.split(' ').next() == Some(word)));
+        if let Some(text) = clause.filter(|_| is_first) {
+            found.push(format!("src/{path}:{number}: `{text}`: begin with a noun or a verb"));
+        }
+        is_first = doc.is_none();
+    }
+    found
 }
 
 /// `store/log.rs` and `store.rs` belong to the module `store`.

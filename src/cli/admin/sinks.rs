@@ -132,18 +132,18 @@ pub(in crate::cli) fn run(global: &Global, verb: Sinks) -> anyhow::Result<()> {
         Sinks::Show(Name { name }) => show_one(global, &name),
         Sinks::Test(Name { name }) => test(global, &name),
         Sinks::Pause(Name { name }) => {
-            change(global, "sink_pause", json!({ "name": name }), "pause the sink", |_| {
+            ask::change(global, "sink_pause", json!({ "name": name }), "pause the sink", |_| {
                 format!("{name} is paused")
             })
         }
         Sinks::Resume(Name { name }) => {
-            change(global, "sink_resume", json!({ "name": name }), "resume the sink", |_| {
+            ask::change(global, "sink_resume", json!({ "name": name }), "resume the sink", |_| {
                 format!("{name} is resumed")
             })
         }
         Sinks::Seek(Seek { name, to }) => {
             let (key, value) = to.arg();
-            change(global, "sink_seek", json!({ "name": name, key: value }), "move the sink", |answer| {
+            ask::change(global, "sink_seek", json!({ "name": name, key: value }), "move the sink", |answer| {
                 format!("{name} continues with {}", answer.leaf("cursor"))
             })
         }
@@ -156,7 +156,7 @@ fn dead_letters(global: &Global, verb: DeadLetters) -> anyhow::Result<()> {
         DeadLetters::List(Name { name }) => list_letters(global, &name),
         DeadLetters::Show(Letter { name, id }) => show_letter(global, &name, &id),
         DeadLetters::Retry(letters) => {
-            change(global, "sink_retry", letters.args()?, "retry dead letters", |answer| {
+            ask::change(global, "sink_retry", letters.args()?, "retry dead letters", |answer| {
                 let count = answer.leaf("count");
                 format!(
                     "{count} dead letters of {} are delivered again; `saltcellar sinks show` has the result",
@@ -165,22 +165,11 @@ fn dead_letters(global: &Global, verb: DeadLetters) -> anyhow::Result<()> {
             })
         }
         DeadLetters::Drop(letters) => {
-            change(global, "sink_drop", letters.args()?, "drop dead letters", |answer| {
+            ask::change(global, "sink_drop", letters.args()?, "drop dead letters", |answer| {
                 format!("{} dead letters of {} are deleted", answer.leaf("count"), letters.name)
             })
         }
     }
-}
-
-fn change(
-    global: &Global,
-    call: &str,
-    args: Json,
-    operation: &'static str,
-    text: impl Fn(&Json) -> String,
-) -> anyhow::Result<()> {
-    let answer = ask::answer(global, call, args, operation)?;
-    show(global.output, &answer, |out| Ok(out.line(&text(&answer))?))
 }
 
 fn list(global: &Global) -> anyhow::Result<()> {

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::{Value as Json, json};
 
 use super::fields::Fields as _;
-use super::output::{Form, Format, Output};
+use super::output::{Form, Format, Output, show};
 use super::when::iso_in;
 use crate::api::client::{Client, ClientError};
 use crate::base::limits;
@@ -85,6 +85,18 @@ pub(in crate::cli) fn answer(
     operation: &'static str,
 ) -> anyhow::Result<Json> {
     call(&mut connect(global)?, name, args).context(operation)
+}
+
+/// Connects, makes one call that changes something, for `operation`, and prints its result: `text`, or the answer.
+pub(in crate::cli) fn change(
+    global: &Global,
+    name: &str,
+    args: Json,
+    operation: &'static str,
+    text: impl Fn(&Json) -> String,
+) -> anyhow::Result<()> {
+    let answer = answer(global, name, args, operation)?;
+    show(global.output, &answer, |out| Ok(out.line(&text(&answer))?))
 }
 
 /// A list read in pages from the newest row backwards.

@@ -166,31 +166,31 @@ pub(in crate::cli) fn run(global: &Global, verb: Consumers) -> anyhow::Result<()
         Consumers::Next(args) => next(global, &args),
         Consumers::Ack(args) => {
             let call = json!({ "name": args.name, "seq": args.seq, "holder": args.holder });
-            change(global, "consumer_ack", call, "acknowledge the events", |answer| {
+            ask::change(global, "consumer_ack", call, "acknowledge the events", |answer| {
                 format!("{} continues with {}", args.name, answer.leaf("cursor"))
             })
         }
         Consumers::Seek(Seek { name, to }) => {
             let (key, value) = to.arg();
             let call = json!({ "name": name, key: value });
-            change(global, "consumer_seek", call, "move the consumer", |answer| {
+            ask::change(global, "consumer_seek", call, "move the consumer", |answer| {
                 format!("{name} continues with {}", answer.leaf("cursor"))
             })
         }
         Consumers::Pause(Name { name }) => {
-            change(global, "consumer_pause", json!({ "name": name }), "pause the consumer", |_| {
+            ask::change(global, "consumer_pause", json!({ "name": name }), "pause the consumer", |_| {
                 format!("{name} is paused")
             })
         }
         Consumers::Resume(Name { name }) => {
-            change(global, "consumer_resume", json!({ "name": name }), "resume the consumer", |_| {
+            ask::change(global, "consumer_resume", json!({ "name": name }), "resume the consumer", |_| {
                 format!("{name} is resumed")
             })
         }
         Consumers::Pin(Pin { name, release }) => {
             let call = json!({ "name": name, "release": release });
             let state = if release { "is not pinned" } else { "is pinned" };
-            change(global, "consumer_pin", call, "pin the consumer", |_| format!("{name} {state}"))
+            ask::change(global, "consumer_pin", call, "pin the consumer", |_| format!("{name} {state}"))
         }
         Consumers::Delete(Name { name }) => {
             let answer =
@@ -204,24 +204,13 @@ pub(in crate::cli) fn run(global: &Global, verb: Consumers) -> anyhow::Result<()
     }
 }
 
-fn change(
-    global: &Global,
-    call: &str,
-    args: Json,
-    operation: &'static str,
-    text: impl Fn(&Json) -> String,
-) -> anyhow::Result<()> {
-    let answer = ask::answer(global, call, args, operation)?;
-    show(global.output, &answer, |out| Ok(out.line(&text(&answer))?))
-}
-
 fn create(global: &Global, args: &Create) -> anyhow::Result<()> {
     let mut call = serde_json::to_value(&args.filter)?;
     ask::set(&mut call, "name", args.name.as_str().into());
     if let Some((key, value)) = args.from.as_ref().map(Position::arg) {
         ask::set(&mut call, key, value);
     }
-    change(global, "consumer_create", call, "create the consumer", |answer| {
+    ask::change(global, "consumer_create", call, "create the consumer", |answer| {
         format!("{} continues with {}", args.name, answer.leaf("cursor"))
     })
 }
