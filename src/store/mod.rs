@@ -63,8 +63,10 @@ pub use read::consumer::{
     BatchLimits, ConsumerBatch, ConsumerRecord, ConsumerStatus, HolderProcess, LostEntries, ReadAhead, Start,
     is_consumer_name,
 };
-pub use read::follow::{Followed, Selected};
+pub use read::follow::{Counted, Followed, Selected};
 pub use read::job_summary::JobSummary;
+pub use read::last_seen::LastSeen;
+pub use read::returns::JobReturns;
 pub use read::{ClassTotals, EventPage, StoredEntry};
 pub use retain::Retainer;
 pub use retain::age_clock::Step;

@@ -320,6 +320,7 @@ def test_viewers(daemon):
         "no viewer": None,
         f"{VIEWERS} viewers of one minion": {"count": VIEWERS, "match": json.dumps([{"minion": "web7"}])},
         f"{VIEWERS} viewers of all events": {"count": VIEWERS},
+        f"{VIEWERS} viewers of all events, as the page": {"count": VIEWERS, "max_rate": 100},
     }
     found = {name: [] for name in [*sets, "one viewer that never reads"]}
     for _ in range(3):

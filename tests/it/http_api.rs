@@ -12,7 +12,7 @@ use crate::harness::{Cellar, map, wait_for};
 use crate::http::{Answer, LISTENER, address, connect, get, local, receive, request, token};
 
 /// Stores events `n` with the tag `test/<n>`.
-fn put(cellar: &Cellar, numbers: std::ops::Range<u64>) {
+pub(crate) fn put(cellar: &Cellar, numbers: std::ops::Range<u64>) {
     let mut client = cellar.client();
     for n in numbers {
         let minion = if n % 2 == 0 { "web1" } else { "db1" };

@@ -136,5 +136,8 @@ mod http_api;
 /// The web page.
 mod http_page;
 
+/// Event streams with a maximum rate.
+mod http_rate;
+
 /// salt-api for SaltGUI.
 mod http_salt_api;

@@ -133,6 +133,16 @@ def test_events_arrive_live_pause_and_follow_the_filter(daemon, tab):
     assert "live/2" in tab.js("document.querySelector('#events tr').innerText"), "the latest first"
 
 
+def test_a_view_of_many_events_shows_how_many_are_left_out(daemon, tab):
+    sign_in(tab, daemon, daemon.token("operator"))
+    tab.open(f"{daemon.url}/events?tag=live/*")
+    tab.wait("document.querySelector('#live [role=status]').textContent === 'live'")
+    for n in range(1000):
+        daemon.bus.fire(f"live/{n}", id="web1")
+    left_out = "Number(/^live; ([0-9]+) more not shown$/.exec(document.querySelector('#live [role=status]').textContent.replaceAll(/[,.]/g, ''))?.[1])"
+    tab.wait(f"document.querySelectorAll('#events tr').length + {left_out} === 1000")
+
+
 def test_an_open_page_reconnects_and_reports_a_revoked_token(daemon, tab):
     sign_in(tab, daemon, daemon.token("operator"))
     tab.open(f"{daemon.url}/events?tag=live/*")

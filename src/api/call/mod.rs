@@ -270,7 +270,7 @@ pub(super) fn document(answer: Json) -> Result<Vec<u8>, CallError> {
 }
 
 /// Converts a store error for the caller, and logs it.
-fn failed(error: StoreError) -> CallError {
+pub(in crate::api) fn failed(error: StoreError) -> CallError {
     match error {
         StoreError::Stopping => CallError::Unavailable(error.to_string()),
         error => {

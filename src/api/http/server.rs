@@ -43,6 +43,7 @@ pub(super) struct HttpServer {
     /// Permits for event streams.
     pub(super) streams: Arc<Semaphore>,
     pub(super) pieces: v1::SharedPieces,
+    pub(super) marks: v1::Marks,
     pub(super) attention: page::Attention,
     /// Turns true when the daemon stops.
     pub(super) stop: watch::Receiver<bool>,
@@ -68,6 +69,7 @@ impl HttpServer {
             calls: Semaphore::new(HTTP_CALLS_MAX),
             streams: Arc::new(Semaphore::new(HTTP_STREAMS_MAX)),
             pieces: v1::SharedPieces::default(),
+            marks: v1::Marks::default(),
             attention: page::Attention::default(),
             stop,
             highstates: config.minion_metrics.then(Highstates::default),

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::{Deserialize, Serialize};
 
+use super::answer::{Answer, needs_body};
 use super::job::Job;
 use super::states::state_rows;
 use crate::base::clock::Micros;
@@ -15,7 +16,7 @@ use crate::base::limits::{
     MINIONS_JOBS_CHECKED, MINIONS_STATE_BYTES, MINIONS_STATES_AT_ONCE,
 };
 use crate::model::{EventFilter, Flags, Glob, JidKey};
-use crate::store::{LatestJob, Store, StoreError};
+use crate::store::{LastSeen, LatestJob, Store, StoreError};
 use crate::wire::msgpack::{self, as_text};
 
 /// A page of minions, by id.
@@ -60,13 +61,6 @@ pub struct MinionRow {
     pub highstate: Option<LastRun>,
     /// Jobs among those examined that expect a return of it.
     pub missing: usize,
-}
-
-impl MinionRow {
-    /// Whether its last highstate failed, or returns are missing.
-    fn needs_attention(&self) -> bool {
-        self.missing > 0 || self.highstate.as_ref().is_some_and(|run| run.failed == Some(true))
-    }
 }
 
 /// A time.
@@ -163,37 +157,37 @@ const HIGHSTATES: [&str; 2] = ["state.apply", "state.highstate"];
 /// The jobs of one minion that count, by function.
 type Runs = BTreeMap<String, LatestJob>;
 
-/// The latest jobs by minion, without forged ones: a return seen on a bus only does not count in a job that Salt stores through the
-/// extension, see [`Job`].
-fn runs(store: &Store, wanted: impl Fn(&str) -> bool) -> Result<HashMap<String, Runs>, StoreError> {
+/// The latest jobs by minion of those functions and minions that `wanted` selects, without forged ones: a return seen on a bus only does not
+/// count in a job that Salt stores through the extension, see [`Job`].
+fn runs(store: &Store, wanted: impl Fn(&[u8], &str) -> bool) -> Result<HashMap<String, Runs>, StoreError> {
+    let rows =
+        store.latest_jobs(&|fun, minion| std::str::from_utf8(minion).is_ok_and(|id| wanted(fun, id)))?;
+    let (bus_only, confirmed): (Vec<_>, Vec<_>) = rows.into_iter().partition(|(_, is_bus_only)| *is_bus_only);
     let mut minions: HashMap<String, Runs> = HashMap::new();
-    let mut by_jid: HashMap<String, bool> = HashMap::new();
-    let mut rows = store.latest_jobs()?;
-    // Confirmed returns first, so that most others are seen to be older.
-    rows.sort_by_key(|(_, is_bus_only)| *is_bus_only);
-    for (row, is_bus_only) in rows {
-        let Ok(minion) = std::str::from_utf8(&row.minion) else { continue };
-        if !wanted(minion) {
-            continue;
+    let is_newer = |minions: &HashMap<String, Runs>, (minion, fun, row): &(String, String, LatestJob)| {
+        let known = minions.get(minion).and_then(|runs| runs.get(fun));
+        known.is_none_or(|known| known.jid != row.jid && known.newness() < row.newness())
+    };
+    let named = |(row, _): (LatestJob, bool)| {
+        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        (text(&row.minion), text(&row.fun), row)
+    };
+    for row in confirmed.into_iter().map(named) {
+        if is_newer(&minions, &row) {
+            minions.entry(row.0).or_default().insert(row.1, row.2);
         }
-        let fun = String::from_utf8_lossy(&row.fun).into_owned();
-        let known = minions.get(minion).and_then(|runs| runs.get(&fun));
-        if known.is_some_and(|known| known.jid == row.jid || known.newness() >= row.newness()) {
-            continue;
+    }
+    let bus_only: Vec<_> = bus_only.into_iter().map(named).filter(|row| is_newer(&minions, row)).collect();
+    let jobs = bus_only.iter().map(|(_, _, row)| (row.jid.as_str(), BTreeSet::new())).collect();
+    let jobs = store.returns_of(&jobs)?;
+    for row in bus_only {
+        let is_cached = match jobs.get(&row.2.jid) {
+            Some(job) => job.summary.is_cached_by_salt(),
+            None => store.job_row(&row.2.jid)?.is_some_and(|job| job.is_cached_by_salt()),
+        };
+        if !is_cached && is_newer(&minions, &row) {
+            minions.entry(row.0).or_default().insert(row.1, row.2);
         }
-        if is_bus_only {
-            let is_cached = if let Some(known) = by_jid.get(&row.jid) {
-                *known
-            } else {
-                let found = store.job_row(&row.jid)?.is_some_and(|job| job.is_cached_by_salt());
-                by_jid.insert(row.jid.clone(), found);
-                found
-            };
-            if is_cached {
-                continue;
-            }
-        }
-        minions.entry(minion.to_owned()).or_default().insert(fun, row);
     }
     // The results of runners have the id of the master.
     let of_master = |id: &str, runs: &Runs| {
@@ -257,11 +251,10 @@ fn missing_returns(store: &Store, wanted: impl Fn(&str) -> bool) -> Result<Missi
     Ok(found)
 }
 
-/// Reads results, and states up to a number of bytes, of the runs of these minions. Runs of the same job are read together.
+/// Reads results, and states up to [`MINIONS_STATE_BYTES`], of the runs of these minions. Runs of the same job are read together.
 fn read_states(
     store: &Store,
     rows: &mut [(String, &mut LastRun)],
-    bytes_max: usize,
     mut details: impl FnMut(&str, &super::states::StateRow<'_>),
 ) -> Result<usize, StoreError> {
     let mut by_jid: BTreeMap<String, Vec<usize>> = BTreeMap::new();
@@ -274,12 +267,10 @@ fn read_states(
             let is_name = |arg: &[u8]| as_text(arg).is_some_and(|name| !name.contains('='));
             as_text(&job.fun) == Some("state.apply") && msgpack::elements(&job.arg).any(is_name)
         });
-        // Results alone need little memory; each further part reads the job again.
-        let at_once = if bytes_max == 0 { of_job.len().max(1) } else { MINIONS_STATES_AT_ONCE };
-        for part in of_job.chunks(at_once) {
+        for part in of_job.chunks(MINIONS_STATES_AT_ONCE) {
             let ids: BTreeSet<&str> =
                 part.iter().filter_map(|n| rows.get(*n)).map(|(id, _)| id.as_str()).collect();
-            let with_states = bytes < bytes_max;
+            let with_states = bytes < MINIONS_STATE_BYTES;
             let job = Job::read_of(store, &jid, |id| with_states && ids.contains(id))?;
             for n in part {
                 let Some((id, run)) = rows.get_mut(*n) else { continue };
@@ -316,36 +307,68 @@ fn seen(id: &str, events: &HashMap<String, Micros>, last: Option<&LastRun>) -> O
     Some(Seen { time })
 }
 
+/// The minions whose last highstate failed.
+fn failed_highstates(store: &Store, wanted: impl Fn(&str) -> bool) -> Result<BTreeSet<String>, StoreError> {
+    let is_highstate = |fun: &[u8]| HIGHSTATES.iter().any(|known| known.as_bytes() == fun);
+    let runs = runs(store, |fun, id| is_highstate(fun) && wanted(id))?;
+    let last: Vec<(&String, LastRun)> =
+        runs.iter().filter_map(|(id, runs)| Some((id, last_highstate(runs)?))).collect();
+    let mut by_jid: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for (id, run) in &last {
+        by_jid.entry(&run.jid).or_default().insert(id);
+    }
+    let mut jobs = store.returns_of(&by_jid)?;
+    let mut failed = BTreeSet::new();
+    for (jid, minions) in by_jid {
+        let job = match jobs.remove(jid).filter(|job| !job.returns.iter().any(needs_body)) {
+            Some(job) => Job::of_part(job.returns, job.is_cached),
+            None => Job::read_of(store, jid, |_| false)?,
+        };
+        let has_failed =
+            |id: &&str| job.as_ref().and_then(|job| job.answers.get(*id)).is_some_and(Answer::failed);
+        failed.extend(minions.into_iter().filter(has_failed).map(str::to_owned));
+    }
+    Ok(failed)
+}
+
 /// A page of the minions that the archive knows.
 pub fn minions_list(store: &Store, filter: &MinionsFilter) -> Result<MinionsPage, StoreError> {
     let wanted = |id: &str| filter.minion.as_ref().is_none_or(|glob| glob.matches(id));
-    let runs = runs(store, wanted)?;
-    let events = store.last_seen(MINIONS_ENTRIES_SEEN)?;
     let missing = missing_returns(store, wanted)?;
-    let known = runs.keys().chain(events.minions.keys()).chain(missing.by_minion.keys());
-    let after = |id: &&String| filter.after.as_ref().is_none_or(|after| *id > after);
+    let mut known: BTreeSet<String> = missing.by_minion.keys().cloned().collect();
+    let mut events = LastSeen::default();
+    let runs = if filter.attention {
+        known.append(&mut failed_highstates(store, wanted)?);
+        runs(store, |_, id| known.contains(id))?
+    } else {
+        let runs = runs(store, |_, id| wanted(id))?;
+        events = store.last_seen(MINIONS_ENTRIES_SEEN, None)?;
+        known.extend(runs.keys().chain(events.minions.keys()).filter(|id| wanted(id)).cloned());
+        runs
+    };
+    let after = |id: &String| filter.after.as_ref().is_none_or(|after| id > after);
     let is_master = |id: &str| id.ends_with("_master") && !runs.contains_key(id);
-    let ids: BTreeSet<&String> = known.filter(|id| wanted(id) && !is_master(id)).filter(after).collect();
-    let row = |id: &String| {
-        let runs = runs.get(id);
+    let ids = known.into_iter().filter(|id| after(id) && !is_master(id));
+    let ids: Vec<String> = ids.take(filter.limit.saturating_add(1)).collect();
+    if filter.attention {
+        let shown = ids.iter().map(String::as_str).collect();
+        events = store.last_seen(MINIONS_ENTRIES_SEEN, Some(&shown))?;
+    }
+    let row = |id: String| {
+        let runs = runs.get(&id);
         let last = runs.and_then(|runs| newest(runs.iter())).map(|(fun, run)| last_run(fun, run));
         MinionRow {
-            id: id.clone(),
-            last_seen: seen(id, &events.minions, last.as_ref()),
+            last_seen: seen(&id, &events.minions, last.as_ref()),
             highstate: runs.and_then(last_highstate),
-            missing: missing.by_minion.get(id).map_or(0, Vec::len),
+            missing: missing.by_minion.get(&id).map_or(0, Vec::len),
             last,
+            id,
         }
     };
-    let examined = if filter.attention { usize::MAX } else { filter.limit.saturating_add(1) };
-    let mut minions: Vec<MinionRow> = ids.into_iter().take(examined).map(row).collect();
-    if filter.attention {
-        read_states(store, &mut highstates(&mut minions), 0, |_, _| {})?;
-        minions.retain(MinionRow::needs_attention);
-    }
+    let mut minions: Vec<MinionRow> = ids.into_iter().map(row).collect();
     let more = minions.len() > filter.limit;
     minions.truncate(filter.limit);
-    let states_unread = read_states(store, &mut highstates(&mut minions), MINIONS_STATE_BYTES, |_, _| {})?;
+    let states_unread = read_states(store, &mut highstates(&mut minions), |_, _| {})?;
     let next = minions.last().map(|row| row.id.clone()).filter(|_| more);
     let events_since = events.since.map(|at| at.0);
     Ok(MinionsPage {
@@ -358,7 +381,7 @@ pub fn minions_list(store: &Store, filter: &MinionsFilter) -> Result<MinionsPage
 
 /// One minion; `None` if the archive does not know it.
 pub fn minion(store: &Store, id: &str) -> Result<Option<MinionDetails>, StoreError> {
-    let runs = runs(store, |known| known == id)?.remove(id).unwrap_or_default();
+    let runs = runs(store, |_, known| known == id)?.remove(id).unwrap_or_default();
     let missing = missing_returns(store, |known| known == id)?;
     let filter = EventFilter { minion: Some(id.to_owned()), ..EventFilter::default() };
     let events = store.events_before(&filter, store.durable(), MINION_TIMELINE, LIST_BYTES_MAX)?;
@@ -371,7 +394,7 @@ pub fn minion(store: &Store, id: &str) -> Result<Option<MinionDetails>, StoreErr
     let mut highstate = last_highstate(&runs);
     let (mut failed_states, mut changed_states) = (Vec::new(), Vec::new());
     let mut rows: Vec<_> = highstate.iter_mut().map(|run| (id.to_owned(), run)).collect();
-    let states_unread = read_states(store, &mut rows, MINIONS_STATE_BYTES, |_, state| {
+    let states_unread = read_states(store, &mut rows, |_, state| {
         for (list, is_in) in
             [(&mut failed_states, state.result == Some(false)), (&mut changed_states, state.changed())]
         {

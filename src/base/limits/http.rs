@@ -37,6 +37,9 @@ pub const HTTP_ANSWER_BYTES: usize = 128 * 1024 * 1024;
 /// Events of one piece of a stream.
 pub const HTTP_STREAM_EVENTS: usize = 500;
 
+/// Pause of a stream that has sent all events: those of a busy log are sent in fewer, larger writes. An event after a pause does not wait.
+pub const HTTP_STREAM_PAUSE: Duration = Duration::from_millis(25);
+
 /// Latest pieces of streams that are kept for other streams at the same position. They are searched one by one.
 pub const HTTP_SHARED_PIECES: usize = 32;
 
@@ -79,6 +82,9 @@ pub const PAGE_TEXT_MAX: usize = 200;
 
 /// Rows of a list on the page, unless its address has a `limit`.
 pub const PAGE_ROWS: usize = 50;
+
+/// Events per second that a view follows; it shows the number of the others.
+pub const PAGE_STREAM_RATE: usize = 100;
 
 /// Age up to which the overview shows the list of minions of an earlier view, if entries were stored since then.
 pub const PAGE_ATTENTION_AGE: Duration = Duration::from_secs(5);

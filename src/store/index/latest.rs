@@ -92,7 +92,13 @@ impl Before {
         }
     }
 
-    fn read(&mut self, r: &mut FieldReader<'_>) -> Option<LatestJob> {
+    /// Appends the next row if `wanted` selects its function and minion; `None` if it is malformed.
+    fn read(
+        &mut self,
+        r: &mut FieldReader<'_>,
+        wanted: &dyn Fn(&[u8], &[u8]) -> bool,
+        rows: &mut Vec<LatestJob>,
+    ) -> Option<()> {
         if r.number()? == 1 {
             self.fun = Some(r.bytes()?.to_vec());
         }
@@ -101,15 +107,23 @@ impl Before {
         self.minion.truncate(shared);
         self.minion.extend_from_slice(r.bytes()?);
         self.seq = self.seq.wrapping_add(r.signed()?.cast_unsigned());
+        let is_wanted = wanted(self.fun.as_ref()?, &self.minion);
         let jid = match r.number()?.checked_sub(1) {
             None => std::str::from_utf8(r.bytes()?).ok()?.to_owned(),
             Some(lower) => {
                 self.time = self.time.wrapping_add(r.signed()?);
                 let pid = lower.checked_sub(1).map(u32::try_from).transpose().ok()?;
+                if !is_wanted {
+                    return Some(());
+                }
                 JidKey::from_time(Micros(self.time), pid).text()?
             }
         };
-        Some(LatestJob { fun: self.fun.clone()?, minion: self.minion.clone(), seq: SeqNo(self.seq), jid })
+        if is_wanted {
+            let (fun, minion) = (self.fun.clone()?, self.minion.clone());
+            rows.push(LatestJob { fun, minion, seq: SeqNo(self.seq), jid });
+        }
+        Some(())
     }
 }
 
@@ -125,20 +139,20 @@ pub fn write(writer: &mut PageWriter, rows: &[LatestJob]) -> std::io::Result<()>
     })
 }
 
-/// Reads the rows of a page; `None` if malformed.
-pub fn read(page: &[u8]) -> Option<Vec<LatestJob>> {
+/// Reads the rows of a page whose function and minion `wanted` selects; `None` if malformed.
+pub fn read(page: &[u8], wanted: &dyn Fn(&[u8], &[u8]) -> bool) -> Option<Vec<LatestJob>> {
     let (mut reader, mut before, mut rows) = (FieldReader(page), Before::default(), Vec::new());
     while !reader.is_empty() {
-        rows.push(before.read(&mut reader)?);
+        before.read(&mut reader, wanted, &mut rows)?;
     }
     Some(rows)
 }
 
-/// All rows in order.
-pub fn all(pages: &Pages) -> Result<Vec<LatestJob>, StoreError> {
+/// The rows whose function and minion `wanted` selects, in order.
+pub fn all(pages: &Pages, wanted: &dyn Fn(&[u8], &[u8]) -> bool) -> Result<Vec<LatestJob>, StoreError> {
     let mut rows = Vec::new();
     for page in pages.all()? {
-        rows.extend(read(&page).ok_or_else(|| pages.broken())?);
+        rows.extend(read(&page, wanted).ok_or_else(|| pages.broken())?);
     }
     Ok(rows)
 }
@@ -148,7 +162,7 @@ pub fn of_function(pages: &Pages, fun: &str) -> Result<Vec<LatestJob>, StoreErro
     let mut found = Vec::new();
     let mut number = first_page_of(pages, fun.as_bytes())?;
     while let Some(page) = pages.get(&number.to_be_bytes())? {
-        for row in read(&page).ok_or_else(|| pages.broken())? {
+        for row in read(&page, &|_, _| true).ok_or_else(|| pages.broken())? {
             if row.fun.as_slice() > fun.as_bytes() {
                 return Ok(found);
             }
@@ -170,8 +184,9 @@ fn first_page_of(pages: &Pages, fun: &[u8]) -> Result<u32, StoreError> {
     while high - low > 1 {
         let middle = low.midpoint(high);
         let page = pages.get(&middle.to_be_bytes())?.ok_or_else(|| pages.broken())?;
-        let first = Before::default().read(&mut FieldReader(&page)).ok_or_else(|| pages.broken())?;
-        if first.fun.as_slice() < fun {
+        let mut first = Before::default();
+        first.read(&mut FieldReader(&page), &|_, _| false, &mut Vec::new()).ok_or_else(|| pages.broken())?;
+        if first.fun.as_deref() < Some(fun) {
             low = middle;
         } else {
             high = middle;
@@ -210,7 +225,10 @@ mod tests {
         let pages = Pages(CheckedTree::open(&db, dir.path(), "t").unwrap());
         pages.0.put(writer.rows(), 0).unwrap();
         assert!(pages.all().unwrap().len() > 5);
-        assert_eq!(all(&pages).unwrap(), rows);
+        assert_eq!(all(&pages, &|_, _| true).unwrap(), rows);
+        let wanted = |fun: &[u8], minion: &[u8]| fun == b"test" && minion.ends_with(b"7.example");
+        let expected: Vec<_> = rows.iter().filter(|row| wanted(&row.fun, &row.minion)).cloned().collect();
+        assert_eq!(all(&pages, &wanted).unwrap(), expected);
         for fun in funs {
             let expected: Vec<_> = rows.iter().filter(|row| row.fun == fun.as_bytes()).cloned().collect();
             assert_eq!(of_function(&pages, fun).unwrap(), expected, "{fun}");

@@ -44,6 +44,9 @@ pub struct SealedIndex {
     _db: sled::Db,
 }
 
+/// A job in a segment, and the positions of its entries, ascending.
+pub type JobEntries = (JidKey, JobSummary, Vec<EntryPosition>);
+
 /// The blocks of a rewritten segment.
 #[derive(Debug, Default)]
 pub struct Layout {
@@ -185,6 +188,33 @@ impl SealedIndex {
         }
     }
 
+    /// Those jobs of the given ones, sorted by key, that the segment holds, with the positions of their entries.
+    pub fn jobs_of(&self, keys: &[JidKey]) -> Result<Vec<JobEntries>, StoreError> {
+        let (mut found, mut left) = (Vec::new(), keys);
+        while let Some((&key, after)) = left.split_first() {
+            if let Some((_, page)) = self.job.of(&key.0.to_be_bytes())? {
+                let mut decoder = Decoder::new(&page);
+                while let Some((job, positions)) =
+                    decoder.next(|key| left.first() == Some(&key)).ok_or_else(|| self.job.broken())?
+                {
+                    if left.first() == Some(&job.key) {
+                        let row = job.row().ok_or_else(|| self.job.broken())?;
+                        found.push((job.key, row, self.positions_of(&positions)?));
+                    }
+                    left = left.get(left.partition_point(|key| *key <= job.key)..).unwrap_or_default();
+                    if left.is_empty() {
+                        return Ok(found);
+                    }
+                }
+            }
+            // No other page could hold it.
+            if left.first() == Some(&key) {
+                left = after;
+            }
+        }
+        Ok(found)
+    }
+
     /// Up to `limit` job summaries with keys below `before`, latest first.
     pub fn rows_below(
         &self,
@@ -234,6 +264,6 @@ impl SealedIndex {
 
     /// The latest job per function and minion, sorted by both.
     pub fn latest(&self) -> Result<Vec<LatestJob>, StoreError> {
-        latest::all(&self.latest)
+        latest::all(&self.latest, &|_, _| true)
     }
 }

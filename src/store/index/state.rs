@@ -152,7 +152,7 @@ impl StateDatabase {
         stays: impl Fn(SeqNo) -> bool,
     ) -> Result<u64, StoreError> {
         let _changing = self.changing.lock();
-        let known = latest::all(&open.latest)?;
+        let known = latest::all(&open.latest, &|_, _| true)?;
         let mut rows: BTreeMap<Pair<'_>, (SeqNo, &str)> = BTreeMap::new();
         for LatestJob { fun, minion, seq, jid } in known.iter().filter(|row| stays(row.seq)) {
             rows.insert((fun, minion), (*seq, jid));
@@ -223,7 +223,12 @@ impl StateDatabase {
 
     /// The latest jobs of all functions and minions.
     pub fn latest(&self) -> Result<Vec<LatestJob>, StoreError> {
-        self.with(false, |open| latest::all(&open.latest))
+        self.latest_with(&|_, _| true)
+    }
+
+    /// The latest job of each function and minion that `wanted` selects.
+    pub fn latest_with(&self, wanted: &dyn Fn(&[u8], &[u8]) -> bool) -> Result<Vec<LatestJob>, StoreError> {
+        self.with(false, |open| latest::all(&open.latest, wanted))
     }
 }
 

@@ -258,10 +258,14 @@ impl<'a> Rows<'a> {
         Micros(self.block.at.get(i))
     }
 
+    /// Time of arrival in microseconds, per entry.
+    pub fn ats(&self) -> Vec<i64> {
+        self.column(&self.block.at)
+    }
+
     /// Earliest and latest time of arrival.
     pub fn times(&self) -> (Micros, Micros) {
-        let mut times = Vec::with_capacity(self.len());
-        self.block.at.unpack(self.len(), &mut times);
+        let times = self.ats();
         let span = times.iter().copied().min().zip(times.iter().copied().max());
         let (earliest, latest) = span.expect("a block has entries");
         (Micros(earliest), Micros(latest))
@@ -340,6 +344,11 @@ impl<'a> Rows<'a> {
     /// Index of the tag template among the texts, per entry.
     pub fn tags(&self) -> Vec<i64> {
         self.column(&self.block.tag)
+    }
+
+    /// Number of texts.
+    pub fn texts_len(&self) -> usize {
+        self.block.text_ends.len()
     }
 
     /// 1 + index of the minion among the texts, or 0, per entry.

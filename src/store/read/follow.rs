@@ -105,6 +105,17 @@ pub struct Selected {
     pub too_costly: Option<(SeqNo, TooCostly)>,
 }
 
+/// A number of events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counted {
+    /// The number.
+    pub count: u64,
+    /// The position to continue from.
+    pub next: SeqNo,
+    /// The last event, if any, that the filter could not be evaluated for.
+    pub too_costly: Option<(SeqNo, TooCostly)>,
+}
+
 /// An event as delivered to a follower.
 #[derive(Debug, Clone, Copy)]
 pub struct Followed<'a> {
@@ -150,9 +161,52 @@ impl Store {
     ) -> Result<Selected, StoreError> {
         let (mut found, mut bytes) = (Selected::default(), 0);
         let upto = upto.min(self.durable());
+        (found.next, found.too_costly) =
+            self.walk_selected(filter, from, upto, |segment, rows, row, body| {
+                let entry =
+                    StoredEntry { body: body.to_vec(), ..without_body(rows, row, rows.jid(row), true) };
+                let len = entry.tag.len() + entry.body.len();
+                found.events.push(entry);
+                found.classes.push(segment.class_name.clone());
+                bytes += len;
+                if found.events.len() >= events_max || bytes >= bytes_max { SCAN_BYTES_MAX } else { len }
+            })?;
+        found.is_end = found.next >= upto;
+        Ok(found)
+    }
+
+    /// Counts the events that [`Store::select`] returns, with `only` those that it accepts, too; at most what one read looks at.
+    pub fn count(
+        &self,
+        filter: &EntryFilter,
+        only: Option<&dyn Fn(&Entry<'_>) -> bool>,
+        from: SeqNo,
+        upto: SeqNo,
+    ) -> Result<Counted, StoreError> {
+        let mut count = 0;
+        let (next, too_costly) =
+            self.walk_selected(filter, from, upto.min(self.durable()), |_, rows, row, body| {
+                let passes =
+                    only.is_none_or(|only| only(&rows.entry(row, &rows.tag(row), &rows.jid(row), body)));
+                count += u64::from(passes);
+                body.len()
+            })?;
+        Ok(Counted { count, next, too_costly })
+    }
+
+    /// Calls `take` with the events on a bus that the filter selects, and their bodies. Also returns the event, if any, that the filter could
+    /// not be evaluated for; it ends the walk.
+    fn walk_selected(
+        &self,
+        filter: &EntryFilter,
+        from: SeqNo,
+        upto: SeqNo,
+        mut take: impl FnMut(&Segment, Rows<'_>, usize, &[u8]) -> usize,
+    ) -> Result<(SeqNo, Option<(SeqNo, TooCostly)>), StoreError> {
+        let mut too_costly = None;
         // All entries, so that each counts as read.
         let any = |_: Kind, _: Flags| true;
-        found.next = self.walk(from, upto, SCAN_BYTES_MAX, Keep::No, &any, |segment, rows, row| {
+        let next = self.walk(from, upto, SCAN_BYTES_MAX, Keep::No, &any, |segment, rows, row| {
             let body = match rows.body(row) {
                 Ok(body) => body,
                 Err(what) => return self.0.skip_unreadable(rows.seq(row), &what),
@@ -165,21 +219,15 @@ impl Store {
                 match filter.matches(&rows.entry(row, &tag, &rows.jid(row), body), &segment.class_name) {
                     Ok(false) => return tag.len() + body.len(),
                     Err(error) => {
-                        found.too_costly = Some((seq, error));
+                        too_costly = Some((seq, error));
                         return SCAN_BYTES_MAX;
                     }
                     Ok(true) => {}
                 }
             }
-            let entry = StoredEntry { body: body.to_vec(), ..without_body(rows, row, rows.jid(row), true) };
-            let len = entry.tag.len() + entry.body.len();
-            found.events.push(entry);
-            found.classes.push(segment.class_name.clone());
-            bytes += len;
-            if found.events.len() >= events_max || bytes >= bytes_max { SCAN_BYTES_MAX } else { len }
+            take(segment, rows, row, body)
         })?;
-        found.is_end = found.next >= upto;
-        Ok(found)
+        Ok((next, too_costly))
     }
 
     /// The first entry that arrived at or after `at`; the end of the log without one.

@@ -1,6 +1,6 @@
 //! When each minion was last seen: from the newest blocks of each class, without their bodies.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use crate::base::clock::Micros;
 use crate::model::Kind;
@@ -20,12 +20,17 @@ pub struct LastSeen {
 }
 
 impl Store {
-    /// The latest event or return of each minion among at most about `entries_max` of the newest entries.
-    pub fn last_seen(&self, entries_max: usize) -> Result<LastSeen, StoreError> {
+    /// The latest event or return of each minion, or of the `wanted` ones, among at most about `entries_max` of the newest entries.
+    pub fn last_seen(
+        &self,
+        entries_max: usize,
+        wanted: Option<&BTreeSet<&str>>,
+    ) -> Result<LastSeen, StoreError> {
         let mut found = LastSeen::default();
         let classes: Vec<Class> = self.0.classes.all().collect();
         for class in &classes {
-            let since = self.last_seen_in(*class, entries_max / classes.len().max(1), &mut found.minions)?;
+            let entries = entries_max / classes.len().max(1);
+            let since = self.last_seen_in(*class, entries, wanted, &mut found.minions)?;
             found.since = found.since.max(since);
         }
         Ok(found)
@@ -35,9 +40,12 @@ impl Store {
         &self,
         class: Class,
         entries_max: usize,
+        wanted: Option<&BTreeSet<&str>>,
         minions: &mut HashMap<String, Micros>,
     ) -> Result<Option<Micros>, StoreError> {
         let mut left = entries_max;
+        // A block that ends before this time adds nothing.
+        let mut newer = None;
         for segment in self.0.segments(class).iter().rev() {
             let blocks = self.0.ready(segment)?.blocks().metas().to_vec();
             for (number, meta) in blocks.iter().enumerate().rev() {
@@ -45,12 +53,24 @@ impl Store {
                     return Ok(Some(meta.at_max));
                 }
                 let number = u32::try_from(number).unwrap_or(u32::MAX);
+                if newer.is_some_and(|newer| meta.at_max <= newer) {
+                    left = left.saturating_sub(meta.count as usize);
+                    continue;
+                }
                 let Some(view) = self.0.head(segment, number)? else { continue };
                 let rows = view.rows();
-                for row in 0..rows.len() {
-                    let (minion, at) = (rows.minion(row), rows.at(row));
+                // For each text of the block first: it has fewer minions than entries. With the row of each.
+                let mut latest: Vec<Option<(Micros, usize)>> = vec![None; rows.texts_len() + 1];
+                for (row, (number, at)) in rows.minions().into_iter().zip(rows.ats()).enumerate() {
                     let is_own = matches!(rows.kind(row), Kind::Event | Kind::Return | Kind::SeenOnBus);
-                    if !is_own || minion.is_empty() {
+                    let number = usize::try_from(number).ok().filter(|number| is_own && *number > 0);
+                    if let Some(known) = number.and_then(|number| latest.get_mut(number)) {
+                        *known = (*known).max(Some((Micros(at), row)));
+                    }
+                }
+                for (at, row) in latest.into_iter().flatten() {
+                    let minion = rows.minion(row);
+                    if wanted.is_some_and(|wanted| !wanted.contains(minion)) {
                         continue;
                     }
                     match minions.get_mut(minion) {
@@ -59,20 +79,28 @@ impl Store {
                     }
                 }
                 left = left.saturating_sub(rows.len());
+                newer = wanted
+                    .filter(|wanted| wanted.len() == minions.len())
+                    .and_then(|_| minions.values().min().copied());
             }
         }
         Ok(None)
     }
 
-    /// The latest job of each function and minion, in no order; and whether its return is known only from a bus.
-    pub fn latest_jobs(&self) -> Result<Vec<(LatestJob, bool)>, StoreError> {
+    /// The latest job of each function and minion that `wanted` selects, in no order; and whether its return is known only from a bus.
+    pub fn latest_jobs(
+        &self,
+        wanted: &dyn Fn(&[u8], &[u8]) -> bool,
+    ) -> Result<Vec<(LatestJob, bool)>, StoreError> {
+        let is_wanted =
+            |fun: &[u8], minion: &[u8]| wanted(fun.strip_prefix(&[BUS_ONLY as u8]).unwrap_or(fun), minion);
         // Memory first: a segment sealed in between is then seen twice rather than missed.
         let mut rows = Vec::new();
         for segment in self.0.all_segments() {
-            rows.extend(segment.memory().into_iter().flat_map(|index| index.latest()));
+            rows.extend(segment.memory().into_iter().flat_map(|index| index.latest_with(&is_wanted)));
         }
         let is_stored = self.0.stored_seqs();
-        let known = self.0.with_state(crate::store::index::state::StateDatabase::latest)?;
+        let known = self.0.with_state(|state| state.latest_with(&is_wanted))?;
         rows.extend(known.into_iter().filter(|row| is_stored(row.seq)));
         let with_source = |mut row: LatestJob| {
             let is_bus_only = row.fun.first() == Some(&(BUS_ONLY as u8));

@@ -10,6 +10,7 @@ pub(in crate::store) mod follow;
 pub mod job_summary;
 pub mod last_seen;
 pub mod pattern;
+pub mod returns;
 mod scan;
 pub use scan::ScanStats;
 pub mod stats;
@@ -382,7 +383,7 @@ impl Store {
 
     /// All minions with a return, sorted; with `confirmed_only`, without those known only from a bus.
     pub fn minions(&self, confirmed_only: bool) -> Result<Vec<String>, StoreError> {
-        let rows = self.latest_jobs()?.into_iter();
+        let rows = self.latest_jobs(&|_, _| true)?.into_iter();
         let counts = |is_bus_only: bool| !(confirmed_only && is_bus_only);
         let mut minions: Vec<_> =
             rows.filter(|(_, is_bus_only)| counts(*is_bus_only)).map(|(row, _)| row.minion).collect();

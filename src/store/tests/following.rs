@@ -86,3 +86,23 @@ fn a_commit_wakes_a_waiting_follower() {
     rig.store.wait_for(next, std::time::Duration::from_secs(3600));
     rig.close();
 }
+
+#[test]
+fn as_many_events_are_counted_as_selected() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = Rig::open(dir.path(), SMALL);
+    put(&rig, 0..300);
+    let filter: EntryFilter = serde_json::from_str("{\"match\": [{\"tag\": \"other/*\"}]}").unwrap();
+    let (from, upto) = (SeqNo(50), SeqNo(200));
+    for filter in [EntryFilter::default(), filter] {
+        let found = rig.store.select(&filter, from, upto, usize::MAX, usize::MAX).unwrap();
+        let counted = rig.store.count(&filter, None, from, upto).unwrap();
+        assert_eq!((counted.count, counted.next), (found.events.len() as u64, upto));
+        let ends = |tag: &[u8]| tag.ends_with(b"7");
+        let only = rig.store.count(&filter, Some(&|event| ends(event.tag)), from, upto).unwrap();
+        assert_eq!(only.count, found.events.iter().filter(|event| ends(&event.tag)).count() as u64);
+        assert!(only.count > 0 && only.count < counted.count);
+    }
+    assert_eq!(rig.store.count(&EntryFilter::default(), None, upto, upto).unwrap().count, 0);
+    rig.close();
+}

@@ -219,3 +219,53 @@ fn a_last_job_of_a_lost_segment_does_not_hide_an_older_one() {
         }
     }
 }
+
+#[test]
+fn results_of_many_jobs_equal_those_of_each() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = Rig::open(dir.path(), SMALL);
+    rig.put_each(0..400);
+    for jid in [jid(3), jid(39), jid(77), "free".to_owned()] {
+        rig.put(answer("web31", &jid)).unwrap();
+    }
+    let load = event_entry(b"", b"\x92\x81\xa3fun\xa1x\xc0", Source::Returner, Micros(9));
+    let load = Entry { kind: Kind::Load, flags: Flags::default(), ..load };
+    rig.put(Batch::of(&Entry { jid: &jid(20), ..load })).unwrap();
+    let check = |store: &Store, jids: &[String], wants: &dyn Fn(&str) -> bool| {
+        let mut wanted = BTreeMap::new();
+        let mut expected = BTreeMap::new();
+        for jid in jids {
+            let entries = store.job_entries_with(jid, |_| false).unwrap();
+            let is_cached = entries.iter().any(|entry| read::job_summary::is_of_cached_job(entry.kind));
+            let of_wanted = |entry: &read::StoredEntry| entry.kind == Kind::Return && wants(&entry.minion);
+            let returns: Vec<_> = entries.into_iter().filter(of_wanted).collect();
+            if let Some(row) = store.job_row(jid).unwrap() {
+                let is_cached = is_cached && !returns.is_empty();
+                expected.insert(jid.clone(), (row, is_cached, returns.clone()));
+            }
+            wanted.insert(jid.as_str(), returns.into_iter().map(|entry| entry.minion).collect());
+        }
+        let wanted: BTreeMap<&str, std::collections::BTreeSet<String>> = wanted;
+        let wanted =
+            wanted.iter().map(|(jid, ids)| (*jid, ids.iter().map(String::as_str).collect())).collect();
+        let found = store.returns_of(&wanted).unwrap().into_iter();
+        let found: BTreeMap<_, _> =
+            found.map(|(jid, job)| (jid, (job.summary, job.is_cached, job.returns))).collect();
+        assert_eq!(found, expected);
+    };
+    let all: Vec<String> =
+        (0..45).map(jid).chain([jid(77), "free".to_owned(), "unknown".to_owned()]).collect();
+    let some: Vec<String> = all.iter().step_by(7).cloned().collect();
+    let checks = |store: &Store| {
+        for jids in [&all[..], &some, &all[44..], &[]] {
+            check(store, jids, &|_| true);
+            check(store, jids, &|minion| minion.ends_with('1'));
+            check(store, jids, &|_| false);
+        }
+    };
+    checks(&rig.store);
+    rig.close();
+    let rig = Rig::open(dir.path(), SMALL);
+    checks(&rig.store);
+    rig.close();
+}

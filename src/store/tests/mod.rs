@@ -21,6 +21,7 @@ use super::*;
 use crate::base::clock::Micros;
 use crate::model::{Batch, Entry, EventFilter, Flags, Glob, JidKey, Kind, Source};
 use crate::testkit::receive;
+use crate::wire::filter::EntryFilter;
 use crate::wire::msgpack::Writer;
 use crate::wire::salt_event::event_entry;
 

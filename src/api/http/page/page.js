@@ -62,7 +62,8 @@ function row(event) {
   return row;
 }
 
-// Adds new events at the top. While paused, events wait, up to the number of rows that are kept.
+// Adds new events at the top. While paused, events wait, up to the number of rows that are kept. The stream has a limited rate, and
+// sends the number of events above it.
 function live(control) {
   const table = document.getElementById("events");
   const button = control.querySelector("button");
@@ -70,6 +71,11 @@ function live(control) {
   let waiting = [];
   let paused = false;
   let scheduled = false;
+  let skipped = 0;
+  const report = () => {
+    const more = skipped ? `; ${skipped.toLocaleString()} more not shown` : "";
+    state.textContent = (paused ? `paused, ${waiting.length} new` : "live") + more;
+  };
   const show = () => {
     scheduled = false;
     if (paused) return;
@@ -80,7 +86,7 @@ function live(control) {
   const receive = (message) => {
     waiting.push(JSON.parse(message.data));
     if (waiting.length > ROWS_MAX) waiting.shift();
-    if (paused) state.textContent = `paused, ${waiting.length} new`;
+    if (paused) report();
     if (!paused && !scheduled) {
       scheduled = true;
       setTimeout(show, 250);
@@ -92,11 +98,16 @@ function live(control) {
     const url = new URL(control.dataset.stream, location.href);
     if (last) url.searchParams.set("after", last);
     const stream = new EventSource(url);
-    stream.onopen = () => { if (!paused) state.textContent = "live"; };
+    stream.onopen = report;
     stream.onmessage = (message) => {
       last = message.lastEventId;
       receive(message);
     };
+    stream.addEventListener("skipped", (message) => {
+      last = message.lastEventId;
+      skipped += JSON.parse(message.data).count;
+      report();
+    });
     stream.onerror = async () => {
       state.textContent = "reconnecting";
       if (stream.readyState !== EventSource.CLOSED) return;
@@ -117,8 +128,8 @@ function live(control) {
     paused = !paused;
     button.textContent = paused ? "Continue" : "Pause";
     button.setAttribute("aria-pressed", String(paused));
-    state.textContent = paused ? "paused" : "live";
     show();
+    report();
   });
   control.hidden = false;
 }

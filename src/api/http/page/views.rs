@@ -13,7 +13,7 @@ use super::super::answer::HttpError;
 use super::super::server::HttpServer;
 use super::super::v1;
 use super::render::encoded;
-use crate::base::limits::{LIST_ROWS_MAX, PAGE_OVERVIEW_ROWS, PAGE_ROWS};
+use crate::base::limits::{LIST_ROWS_MAX, PAGE_OVERVIEW_ROWS, PAGE_ROWS, PAGE_STREAM_RATE};
 use crate::model::Right;
 
 /// A view.
@@ -185,10 +185,12 @@ async fn overview(ask: &Ask<'_>) -> Result<Json, HttpError> {
     let [failed, missing, changed] = [jobs("failed"), jobs("missing"), jobs("changed")];
     let attention = [("attention", json!(true)), ("limit", json!(PAGE_OVERVIEW_ROWS))];
     // The costliest part by far: it reads the last highstate of every minion.
-    let minions = ask
-        .server
-        .attention
-        .get(ask.access, ask.server.ctx.store.durable(), || ask.part("/minions", &attention));
+    let minions = ask.server.attention.get(ask.access, ask.server.ctx.store.durable(), || async {
+        let time = ask.server.ctx.clock.now().0;
+        let mut list = ask.part("/minions", &attention).await;
+        add(&mut list, "time", time);
+        list
+    });
     let (status, store, failed, missing, changed, minions) = tokio::join!(
         ask.part("/status", &[]),
         ask.part("/store", &[]),
@@ -263,7 +265,13 @@ async fn events(ask: &Ask<'_>) -> Result<Json, HttpError> {
         let scope = if scope.is_empty() { None } else { Some(json!([scope]).to_string()) };
         let seen = page["events"][0]["seq"].as_u64().unwrap_or(0).max(position);
         let after = format!("{}:{seen}", ask.server.ctx.store.id());
-        let given = [("match", scope.as_deref()), ("where", ask.field("where")), ("after", Some(&after))];
+        let rate = PAGE_STREAM_RATE.to_string();
+        let given = [
+            ("match", scope.as_deref()),
+            ("where", ask.field("where")),
+            ("after", Some(&after)),
+            ("max_rate", Some(&rate)),
+        ];
         let given = given.into_iter().filter_map(|(name, value)| Some((name, value?)));
         let stream = format!("/api/v1/events/stream{}", query(given));
         add(&mut page, "stream", stream);

@@ -1,12 +1,13 @@
 //! Events as text: in an answer, and as a stream.
 //!
 //! A stream is a sequence of `events_follow` calls. Each piece is written before the next one is read, so a slow reader holds one piece and no thread.
-//! Streams at the same position share their pieces ([`super::shared`]).
+//! Streams at the same position share their pieces ([`super::shared`]). A stream with `max_rate` skips events, and sends their number ([`super::rate`]).
 
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
 use hyper::StatusCode;
@@ -14,17 +15,22 @@ use hyper::body::{Bytes, Frame};
 use hyper::header::HeaderMap;
 use serde_json::{Map, Value as Json, json};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::time::sleep;
 
 use super::super::access::Access;
 use super::super::answer::{Answer, HttpError, plain};
 use super::super::server::HttpServer;
 use super::super::tokens::{Token, TokenLimits};
 use super::params::{cursor, packed};
-use super::shared::{Piece, PieceKey};
-use crate::api::call::{CallHandler, Caller, find};
+use super::rate::{Budget, until_next_second};
+use super::shared::{Part, Piece, PieceKey};
+use crate::api::call::{CallHandler, Caller, Ctx, failed, find};
 use crate::base::clock::Micros;
-use crate::base::limits::{HTTP_STREAM_BEAT, HTTP_STREAM_EVENTS, RMPV_DEPTH_MAX};
+use crate::base::limits::{HTTP_STREAM_BEAT, HTTP_STREAM_EVENTS, HTTP_STREAM_PAUSE, RMPV_DEPTH_MAX};
+use crate::model::{Entry, SeqNo};
+use crate::store::Start;
 use crate::wire::call::{Args, CallError};
+use crate::wire::filter::EntryFilter;
 use crate::wire::json::{append_plain, to_json};
 use crate::wire::msgpack::{as_bool, as_int, as_text, elements, get, pairs};
 
@@ -123,11 +129,13 @@ impl Format {
         }
     }
 
-    /// Appends the events of an answer; without any, a sign of life.
-    fn append(self, answer: &[u8], limits: &TokenLimits, out: &mut Vec<u8>) {
+    /// Appends the events of an answer; without any, a sign of life. Returns their number.
+    fn append(self, answer: &[u8], limits: &TokenLimits, out: &mut Vec<u8>) -> usize {
+        let mut count = 0;
         for event in
             get(answer, "events").into_iter().flat_map(elements).filter(|event| is_allowed(event, limits))
         {
+            count += 1;
             if self != Self::Ndjson {
                 out.extend_from_slice(b"id: ");
                 out.extend_from_slice(get(event, "id").and_then(as_text).unwrap_or_default().as_bytes());
@@ -143,7 +151,22 @@ impl Format {
             out.extend_from_slice(if self == Self::Ndjson { b"\n" } else { b"\n\n" });
         }
         if out.is_empty() {
-            out.extend_from_slice(if self == Self::Ndjson { b"\n" } else { b":\n\n" });
+            out.extend_from_slice(self.sign_of_life());
+        }
+        count
+    }
+
+    fn sign_of_life(self) -> &'static [u8] {
+        if self == Self::Ndjson { b"\n" } else { b":\n\n" }
+    }
+
+    /// The number of events that were skipped; `id` is that of the last position among them.
+    fn skipped(self, count: u64, id: &str) -> Vec<u8> {
+        let text = json!({ "count": count, "id": id });
+        match self {
+            _ if count == 0 => self.sign_of_life().to_vec(),
+            Self::Sse | Self::Salt => format!("id: {id}\nevent: skipped\ndata: {text}\n\n").into_bytes(),
+            Self::Ndjson => format!("{}\n", json!({ "skipped": text })).into_bytes(),
         }
     }
 
@@ -177,11 +200,16 @@ impl HttpBody for Pieces {
 /// A stream of events.
 pub(super) struct Stream {
     server: Arc<HttpServer>,
-    args: Map<String, Json>,
+    /// The filter, as arguments of a call.
+    filter: Map<String, Json>,
     limits: TokenLimits,
     caller: Caller,
     token: Option<Box<Token>>,
     format: Format,
+    /// Of a stream with `max_rate`.
+    budget: Option<Budget>,
+    /// Whether all events were sent.
+    is_end: bool,
 }
 
 impl Stream {
@@ -196,32 +224,35 @@ impl Stream {
         let seen = headers.get("last-event-id").and_then(|id| id.to_str().ok().map(str::to_owned));
         let after = args.remove("after").and_then(|after| after.as_str().map(str::to_owned));
         let since = args.remove("since");
-        if let Some(id) = seen.filter(|id| !id.is_empty()).or(after) {
+        let start = if let Some(id) = seen.filter(|id| !id.is_empty()).or(after) {
             let seq = cursor(&id, &server.ctx.store.id())?.parse::<u64>();
             let seq = seq.map_err(|_| HttpError::bad(format!("{id:.60} is not the id of an event")))?;
-            args.insert("seq".to_owned(), seq.saturating_add(1).into());
-        } else if let Some(since) = since {
-            args.insert("time".to_owned(), since);
+            Some(("seq", seq.saturating_add(1).into()))
+        } else {
+            since.map(|since| ("time", since))
+        };
+        let max_rate = args.remove("max_rate").and_then(|rate| rate.as_u64());
+        if max_rate == Some(0) {
+            return Err(HttpError::bad("parameter `max_rate`: expected a number from 1"));
         }
         let permit = server.streams.clone().try_acquire_owned().map_err(|_| {
             HttpError::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "too many event streams are open")
         })?;
-        args.insert("limit".to_owned(), HTTP_STREAM_EVENTS.into());
+        let now = server.ctx.clock.monotonic();
+        let budget = max_rate.map(|rate| Budget::new(usize::try_from(rate).unwrap_or(usize::MAX), now));
         let (limits, token) = (access.limits.clone(), access.token.clone());
-        let mut stream = Self { server, args, limits, caller: access.caller, token, format };
+        let caller = access.caller;
+        let mut stream = Self { server, filter: args, limits, caller, token, format, budget, is_end: false };
+        let events = stream.events_at_once(now);
         // Without a wait: checks the filter, and fixes the position before the answer begins.
-        let first = stream.read(0).await?;
-        for start in ["time", "to"] {
-            stream.args.remove(start);
-        }
-        let filter = Json::from(
-            stream.args.clone().into_iter().filter(|(name, _)| name != "seq").collect::<Map<_, _>>(),
-        );
+        let first = stream.read(start, events, Duration::ZERO).await?;
+        stream.note(&first);
         let key = PieceKey {
             from: first.next,
-            filter: filter.to_string().into(),
+            filter: Json::from(stream.filter.clone()).to_string().into(),
             limits: stream.limits.clone(),
             format,
+            part: Part::Events(events),
         };
         let (to, from) = mpsc::channel(1);
         tokio::spawn(async move { stream.run(first.text, key, to).await });
@@ -230,10 +261,31 @@ impl Stream {
         Ok(answer)
     }
 
-    /// The next events, after at most `wait_ms`.
-    async fn read(&self, wait_ms: u64) -> Result<Piece, HttpError> {
-        let mut args = self.args.clone();
-        args.insert("wait_ms".to_owned(), wait_ms.into());
+    /// The events that may be sent in one piece; 0 if the budget is spent.
+    fn events_at_once(&mut self, now: Duration) -> usize {
+        self.budget.as_mut().map_or(HTTP_STREAM_EVENTS, |budget| budget.left(now).min(HTTP_STREAM_EVENTS))
+    }
+
+    /// Notes a piece that is sent.
+    fn note(&mut self, piece: &Piece) {
+        self.is_end = piece.events > 0 && !piece.more;
+        let now = self.server.ctx.clock.monotonic();
+        if let Some(budget) = &mut self.budget {
+            budget.spend(piece.events, now);
+        }
+    }
+
+    /// The next events from a position on, after at most `wait`.
+    async fn read(
+        &self,
+        start: Option<(&str, Json)>,
+        events: usize,
+        wait: Duration,
+    ) -> Result<Piece, HttpError> {
+        let mut args = self.filter.clone();
+        args.extend(start.map(|(name, value)| (name.to_owned(), value)));
+        args.insert("limit".to_owned(), events.into());
+        args.insert("wait_ms".to_owned(), u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).into());
         let args = packed(args)?;
         let ctx = &self.server.ctx;
         let call = find("events_follow").map(|call| &call.run);
@@ -245,19 +297,74 @@ impl Stream {
         let next =
             next.ok_or_else(|| CallError::Internal("events_follow answered no position".to_owned()))?;
         let mut text = Vec::new();
-        self.format.append(&answer, &self.limits, &mut text);
-        Ok(Piece { text: self.server.room.hold(text).await?, next })
+        let events = self.format.append(&answer, &self.limits, &mut text);
+        let more = get(&answer, "more").and_then(as_bool).unwrap_or(false);
+        Ok(Piece { text: self.server.room.hold(text).await?, events, more, next })
     }
 
-    /// The piece at a position, which other streams may have read.
-    async fn piece(&mut self, key: &PieceKey) -> Result<Piece, HttpError> {
-        let beat = u64::try_from(HTTP_STREAM_BEAT.as_millis()).unwrap_or(u64::MAX);
-        self.args.insert("seq".to_owned(), key.from.into());
-        let piece = self.server.pieces.get(key, self.read(beat)).await?;
+    /// The number of events from a position on and before `upto`.
+    async fn skip(&self, from: SeqNo, upto: SeqNo) -> Result<Piece, HttpError> {
+        let (server, limits) = (self.server.clone(), self.limits.clone());
+        let filter: EntryFilter = serde_json::from_value(Json::from(self.filter.clone()))
+            .map_err(|error| HttpError::bad(error.to_string()))?;
+        let count = move || {
+            let allow = |event: &Entry<'_>| {
+                limits.allow_event(&String::from_utf8_lossy(event.tag), event.minion, event.fun)
+            };
+            let only: Option<&dyn Fn(&Entry<'_>) -> bool> =
+                if limits.is_limited() { Some(&allow) } else { None };
+            server.ctx.store.count(&filter, only, from, upto)
+        };
+        let found = self.server.carry_out(count).await?.map_err(failed)?;
+        if let Some((seq, error)) = found.too_costly {
+            self.server.ctx.metrics.filters_too_costly.add(1);
+            return Err(CallError::Refused(format!("event {seq}: {error}")).into());
+        }
+        let id = format!("{}:{}", self.server.ctx.store.id(), found.next.0.saturating_sub(1));
+        let text = self.format.skipped(found.count, &id);
+        let text = self.server.room.hold(text).await?;
+        Ok(Piece { text, events: 0, more: true, next: found.next.0 })
+    }
+
+    /// The part of the stream that follows at a position; waits for the next second if the budget is spent.
+    async fn next_part(&mut self, from: SeqNo) -> Result<Part, HttpError> {
+        let now = self.server.ctx.clock.monotonic();
+        let events = self.events_at_once(now);
+        if events > 0 {
+            return Ok(Part::Events(events));
+        }
+        sleep(until_next_second(now)).await;
+        let Ctx { clock, store, .. } = &*self.server.ctx;
+        let upto = self.server.marks.at(clock.monotonic(), store.durable());
+        let oldest = store.position(Start::Seq(from)).map_err(failed)?;
+        // Entries that retention has dropped are reported by a gap record, which is an event.
+        if from < upto && store.gap_before(from, oldest).is_none() {
+            return Ok(Part::Skipped(upto));
+        }
+        let now = clock.monotonic();
+        Ok(Part::Events(self.events_at_once(now).max(1)))
+    }
+
+    /// The next piece, which other streams may have read.
+    async fn piece(&mut self, key: &mut PieceKey) -> Result<Piece, HttpError> {
+        if self.is_end {
+            sleep(HTTP_STREAM_PAUSE).await;
+        }
+        key.part = self.next_part(SeqNo(key.from)).await?;
+        let read = async {
+            match key.part {
+                Part::Events(events) => {
+                    self.read(Some(("seq", key.from.into())), events, HTTP_STREAM_BEAT).await
+                }
+                Part::Skipped(upto) => self.skip(SeqNo(key.from), upto).await,
+            }
+        };
+        let piece = self.server.pieces.get(key, read).await?;
         if self.token.as_ref().is_some_and(|token| !self.server.ctx.tokens.is_valid(token)) {
             let why = "the token was revoked";
             return Err(HttpError::new(StatusCode::UNAUTHORIZED, "unauthenticated", why));
         }
+        self.note(&piece);
         Ok(piece)
     }
 
@@ -266,7 +373,7 @@ impl Stream {
         // The peer is gone if the piece is not accepted; a peer that does not read is disconnected by the connection's timeout.
         while to.send(piece).await.is_ok() && !*self.server.stop.borrow() {
             let next = tokio::select! {
-                next = self.piece(&key) => next,
+                next = self.piece(&mut key) => next,
                 () = to.closed() => return,
             };
             match next {

@@ -4,10 +4,12 @@ mod events;
 mod openapi;
 mod operations;
 mod params;
+mod rate;
 mod shared;
 mod types;
 
 pub use openapi::document as openapi;
+pub(super) use rate::Marks;
 pub(super) use shared::SharedPieces;
 
 use std::sync::Arc;

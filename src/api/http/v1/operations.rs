@@ -269,6 +269,11 @@ pub(super) const OPERATIONS: &[Operation] = &[
                     Text,
                     "Begin after the event with this id; the header `Last-Event-ID` has the same effect",
                 ),
+                param(
+                    "max_rate",
+                    Count,
+                    "Send at most this many events per second; `skipped` messages count the others",
+                ),
             ],
             Shape::Stream,
         ),

@@ -14,6 +14,7 @@ use super::super::answer::HttpError;
 use super::super::tokens::TokenLimits;
 use super::events::Format;
 use crate::base::limits::{HTTP_SHARED_PIECE_BYTES, HTTP_SHARED_PIECES};
+use crate::model::SeqNo;
 
 /// Identity of a piece.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,12 +25,26 @@ pub(super) struct PieceKey {
     pub(super) filter: Arc<str>,
     pub(super) limits: TokenLimits,
     pub(super) format: Format,
+    pub(super) part: Part,
+}
+
+/// What a piece holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    /// Up to this many events.
+    Events(usize),
+    /// The number of events before this position.
+    Skipped(SeqNo),
 }
 
 /// A part of a stream.
 #[derive(Debug, Clone)]
 pub(super) struct Piece {
     pub(super) text: Bytes,
+    /// Events in it.
+    pub(super) events: usize,
+    /// More were stored already.
+    pub(super) more: bool,
     /// The position after it.
     pub(super) next: u64,
 }
@@ -79,7 +94,8 @@ mod tests {
     use super::*;
 
     fn key(from: u64) -> PieceKey {
-        PieceKey { from, filter: "{}".into(), limits: TokenLimits::default(), format: Format::Sse }
+        let (limits, part) = (TokenLimits::default(), Part::Events(500));
+        PieceKey { from, filter: "{}".into(), limits, format: Format::Sse, part }
     }
 
     /// Gets a piece; counts the read if it happens.
@@ -87,7 +103,7 @@ mod tests {
         let read = async {
             reads.fetch_add(1, Ordering::Relaxed);
             tokio::task::yield_now().await;
-            Ok(Piece { text: vec![b'x'; len].into(), next })
+            Ok(Piece { text: vec![b'x'; len].into(), events: 1, more: false, next })
         };
         shared.get(key, read).await.unwrap()
     }
@@ -106,6 +122,8 @@ mod tests {
             PieceKey { filter: "{\"match\":[]}".into(), ..key(5) },
             PieceKey { format: Format::Ndjson, ..key(5) },
             PieceKey { limits, ..key(5) },
+            PieceKey { part: Part::Events(10), ..key(5) },
+            PieceKey { part: Part::Skipped(SeqNo(10)), ..key(5) },
         ] {
             let before = reads.load(Ordering::Relaxed);
             get(&shared, &other, 9, 1, &reads).await;

@@ -11,6 +11,7 @@ use std::collections::BinaryHeap;
 use super::super::error::{StoreError, fits};
 use super::job::JobRecord;
 use super::latest::{BUS_ONLY, LatestJob};
+use super::sealed::JobEntries;
 use super::segment_metadata::SegmentMetadata;
 use super::summary::{Blocks, TagTemplates};
 use super::{EntryPosition, Totals, newness};
@@ -416,6 +417,12 @@ impl MemIndex {
         self.record(at, self.jobs.get(at as usize)?).row()
     }
 
+    /// Those jobs of the given ones that the segment holds, with the positions of their entries.
+    pub fn jobs_of(&self, keys: &[JidKey]) -> Vec<JobEntries> {
+        let of = |key: &JidKey| Some((*key, self.row(*key)?, self.positions(*key)));
+        keys.iter().filter_map(of).collect()
+    }
+
     /// Up to `limit` job summaries with keys below `before`, latest first.
     pub fn rows_below(&self, before: Option<JidKey>, limit: usize) -> Vec<(JidKey, JobSummary)> {
         let fresh = self.unsorted();
@@ -448,9 +455,16 @@ impl MemIndex {
 
     /// The latest job per function and minion, sorted by both.
     pub fn latest(&self) -> Vec<LatestJob> {
-        let mut rows: Vec<_> = self.latest.iter().filter_map(|latest| self.latest_row(latest)).collect();
+        let mut rows = self.latest_with(&|_, _| true);
         rows.sort_unstable();
         rows
+    }
+
+    /// The latest job of each function and minion that `wanted` selects, in no order.
+    pub fn latest_with(&self, wanted: &dyn Fn(&[u8], &[u8]) -> bool) -> Vec<LatestJob> {
+        let is_wanted =
+            |latest: &&MemLatest| wanted(self.names.get(latest.fun), self.names.get(latest.minion));
+        self.latest.iter().filter(is_wanted).filter_map(|latest| self.latest_row(latest)).collect()
     }
 
     /// The latest job of a function, per minion.
