@@ -224,10 +224,11 @@ def test_long_output_is_paged_and_short_output_is_not(daemon, terminal):
 
 
 def test_a_pager_that_ends_early_ends_the_verb(daemon, terminal, tmp_path):
-    put_jobs(daemon, 40)
+    # More than a pipe holds: the verb still writes when the pager has ended.
+    put_jobs(daemon, 3000)
     pager = tmp_path / "pager"
     pager.write_text("#!/bin/sh\nhead -n 1 > /dev/null\necho the pager has ended\n")
     pager.chmod(0o755)
-    paged = terminal(BIN, "jobs", "list", "--socket", daemon.socket, "--limit", "40", PAGER=str(pager))
+    paged = terminal(BIN, "jobs", "list", "--socket", daemon.socket, "--limit", "3000", PAGER=str(pager))
     assert paged.ended() == 0
     paged.wait_for("the pager has ended")
