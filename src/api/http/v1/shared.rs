@@ -28,7 +28,7 @@ pub(super) struct PieceKey {
     pub(super) part: Part,
 }
 
-/// What a piece holds.
+/// Content of a piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     /// Up to this many events.
