@@ -48,7 +48,7 @@ pub mod tools;
 pub mod vfs;
 pub mod write;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -203,8 +203,8 @@ struct StoreInner {
     /// Time of the appender's last iteration, microseconds of the monotonic clock.
     heartbeat: AtomicU64,
     cache: read::cache::BlockCache,
-    /// Segments with an open sealed index.
-    open: Mutex<VecDeque<Arc<segment::Segment>>>,
+    /// Segments with an open sealed index, and its memory in bytes.
+    open: Mutex<Vec<(Arc<segment::Segment>, usize)>>,
     /// Logical clock for the least recently used index.
     index_uses: AtomicU64,
     /// Segments with a damaged index, rebuilt in memory and to be written.

@@ -159,8 +159,11 @@ pub const DEDUPE_REFILL_BYTES: u64 = 128 * 1024 * 1024;
 /// Bytes of decompressed blocks cached for readers.
 pub const BLOCK_CACHE_BYTES: usize = 24 * 1024 * 1024;
 
-/// Open indexes of sealed segments. sled needs some hundred KiB for each.
-pub const INDEXES_OPEN: usize = 16;
+/// Open indexes of sealed segments; each has a file descriptor. A search opens those of all segments.
+pub const INDEXES_OPEN: usize = 256;
+
+/// Bytes of memory of the open indexes: some 50 KB each for segments of small events.
+pub const INDEXES_OPEN_BYTES: usize = 24 * 1024 * 1024;
 
 /// Bytes of a value in a job's row (arguments, metadata); a longer one is read from the log on demand.
 pub const ROW_VALUE_BYTES_MAX: usize = 2048;

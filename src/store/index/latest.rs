@@ -19,7 +19,7 @@
 
 use super::super::error::StoreError;
 use super::newness;
-use super::page::{PageWriter, Pages};
+use super::page::{PageTree, PageWriter, Pages};
 use crate::base::clock::Micros;
 use crate::model::{JidKey, SeqNo};
 use crate::store::index::page::code::{FieldReader, put, put_bytes, put_signed};
@@ -149,7 +149,10 @@ pub fn read(page: &[u8], wanted: &dyn Fn(&[u8], &[u8]) -> bool) -> Option<Vec<La
 }
 
 /// The rows whose function and minion `wanted` selects, in order.
-pub fn all(pages: &Pages, wanted: &dyn Fn(&[u8], &[u8]) -> bool) -> Result<Vec<LatestJob>, StoreError> {
+pub fn all(
+    pages: &Pages<impl PageTree>,
+    wanted: &dyn Fn(&[u8], &[u8]) -> bool,
+) -> Result<Vec<LatestJob>, StoreError> {
     let mut rows = Vec::new();
     for page in pages.all()? {
         rows.extend(read(&page, wanted).ok_or_else(|| pages.broken())?);

@@ -11,11 +11,18 @@
 //! ```
 //!
 //! The shorter form is used.
+//!
+//! A table (see [`super::page::table`]) has the names a second time, without blocks: blocks are most of the bytes, and most
+//! searches are for few minions. Its page of minions has the first minion as key.
+//!
+//! ```text
+//! tree `name`, numbered pages; per page of minions: count, number | the names as in that page
+//! ```
 
 use std::io;
 
 use super::super::error::StoreError;
-use super::page::{PageWriter, Pages};
+use super::page::{Page, PageTree, PageWriter, Pages, joined, unpack};
 use crate::store::index::page::code::{FieldReader, put, put_bytes};
 
 const LISTED: u8 = 0;
@@ -124,37 +131,118 @@ pub fn write(writer: &mut PageWriter, minions: &[(&[u8], Vec<u32>)]) -> std::io:
     })
 }
 
-/// Marks every block with an entry of a minion selected by `wanted`.
-pub fn blocks_with(
-    pages: &Pages,
-    count: usize,
-    wanted: impl Fn(&[u8]) -> bool,
-) -> Result<Vec<bool>, StoreError> {
-    let mut found = vec![false; count];
-    for page in pages.all()? {
-        let (mut reader, mut minion) = (FieldReader(&page), Vec::new());
+/// A selection of minions.
+#[derive(Clone, Copy)]
+pub enum MinionSelection<'a> {
+    /// One minion.
+    Is(&'a [u8]),
+    /// The minions that pass a test.
+    Passing(&'a dyn Fn(&[u8]) -> bool),
+}
+
+impl MinionSelection<'_> {
+    /// Whether a minion is selected.
+    pub fn selects(&self, name: &[u8]) -> bool {
+        match self {
+            Self::Is(minion) => name == *minion,
+            Self::Passing(test) => test(name),
+        }
+    }
+}
+
+/// The trees `minion` and `name` of a table, from the packed pages of tree `minion` in sled.
+pub fn table_trees(pages: Vec<Page>) -> io::Result<[Vec<Page>; 2]> {
+    let malformed = || io::Error::new(io::ErrorKind::InvalidData, "malformed page of minions");
+    let (mut keyed, mut names) = (Vec::with_capacity(pages.len()), Vec::new());
+    for (_, page) in pages {
+        let (first, listed) = unpack(&page).and_then(|raw| names_of(&raw)).ok_or_else(malformed)?;
+        keyed.push((first, page));
+        names.push(listed);
+    }
+    let mut writer = PageWriter::new()?;
+    writer.fill_numbered(names.len(), |n, _, out| {
+        out.extend_from_slice(names.get(n).expect("a record of the list"));
+        Ok(())
+    })?;
+    Ok([keyed, joined(writer.rows()).ok_or_else(malformed)?])
+}
+
+/// The first minion of a page, and the record of tree `name`. `None` if malformed.
+fn names_of(page: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
+    let (mut reader, mut minion, mut first) = (FieldReader(page), Vec::new(), None);
+    let (mut count, mut names) = (0, Vec::new());
+    while !reader.is_empty() {
+        let before = reader.0;
+        read_name(&mut reader, &mut minion)?;
+        names.extend_from_slice(before.get(..before.len() - reader.0.len())?);
+        skip_blocks(&mut reader)?;
+        first.get_or_insert_with(|| minion.clone());
+        count += 1;
+    }
+    let mut record = Vec::new();
+    put(&mut record, count);
+    record.append(&mut names);
+    Some((first?, record))
+}
+
+/// Pages of a table that contain all selected minions.
+pub fn table_pages(
+    pages: &Pages<impl PageTree>,
+    names: &Pages<impl PageTree>,
+    selection: MinionSelection<'_>,
+) -> Result<Vec<Vec<u8>>, StoreError> {
+    if let MinionSelection::Is(minion) = selection {
+        return Ok(pages.of(minion)?.map(|(_, page)| page).into_iter().collect());
+    }
+    let mut found = Vec::new();
+    for listed in names.all()? {
+        let mut reader = FieldReader(&listed);
         while !reader.is_empty() {
-            let named = read_name(&mut reader, &mut minion);
-            let read = named.and_then(|()| {
-                if !wanted(&minion) {
-                    return skip_blocks(&mut reader);
-                }
-                // An unknown block cannot be read anyway.
-                read_blocks(&mut reader, |block| {
-                    found.get_mut(block as usize).into_iter().for_each(|known| *known = true);
-                })
-            });
-            read.ok_or_else(|| pages.broken())?;
+            let record = select_record(&mut reader, selection);
+            if let Some(first) = record.ok_or_else(|| names.broken())? {
+                found.push(pages.get(&first)?.ok_or_else(|| names.broken())?);
+            }
         }
     }
     Ok(found)
 }
 
+/// Reads a record of tree `name`; returns its first minion if one of its minions is selected. The outer `None`: malformed.
+#[expect(clippy::option_option, reason = "malformed, not selected, selected")]
+fn select_record(r: &mut FieldReader<'_>, selection: MinionSelection<'_>) -> Option<Option<Vec<u8>>> {
+    let (mut minion, mut first, mut is_selected) = (Vec::new(), None, false);
+    for _ in 0..r.number()? {
+        read_name(r, &mut minion)?;
+        first.get_or_insert_with(|| minion.clone());
+        is_selected = is_selected || selection.selects(&minion);
+    }
+    Some(first.filter(|_| is_selected))
+}
+
+/// Marks every block with an entry of a selected minion. `None` if a page is malformed.
+pub fn blocks_with(pages: &[Vec<u8>], count: usize, selection: MinionSelection<'_>) -> Option<Vec<bool>> {
+    let mut found = vec![false; count];
+    for page in pages {
+        let (mut reader, mut minion) = (FieldReader(page), Vec::new());
+        while !reader.is_empty() {
+            read_name(&mut reader, &mut minion)?;
+            if !selection.selects(&minion) {
+                skip_blocks(&mut reader)?;
+                continue;
+            }
+            // An unknown block cannot be read anyway.
+            read_blocks(&mut reader, |block| {
+                found.get_mut(block as usize).into_iter().for_each(|known| *known = true);
+            })?;
+        }
+    }
+    Some(found)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::index::tree::CheckedTree;
-    use crate::store::index::tree::sled_guard::open_sled;
+    use crate::store::index::page::table;
     use proptest::prelude::*;
 
     proptest! {
@@ -175,17 +263,31 @@ mod tests {
 
     #[test]
     fn blocks_are_found_by_minion() {
-        let names: Vec<String> = (0..2_000).map(|n| format!("web{n:04}")).collect();
+        let names: Vec<String> = (0..20_000).map(|n| format!("web{n:05}")).collect();
         let minions: Vec<(&[u8], Vec<u32>)> =
-            names.iter().zip(0_u32..).map(|(name, n)| (name.as_bytes(), vec![n / 7, n / 7 + 50])).collect();
+            names.iter().zip(0_u32..).map(|(name, n)| (name.as_bytes(), vec![n / 70, n / 70 + 50])).collect();
         let dir = tempfile::tempdir().unwrap();
-        let db = open_sled(dir.path(), 1 << 20).unwrap();
         let mut writer = PageWriter::new().unwrap();
         write(&mut writer, &minions).unwrap();
-        let pages = Pages(CheckedTree::open(&db, dir.path(), "t").unwrap());
-        pages.0.put(writer.rows(), 0).unwrap();
-        let found = blocks_with(&pages, 400, |name| name == b"web0700" || name == b"web1999").unwrap();
-        let numbers: Vec<usize> = (0..400).filter(|&n| found[n]).collect();
-        assert_eq!(numbers, [100, 150, 285, 335]);
+        let [keyed, listed] = table_trees(joined(writer.rows()).unwrap()).unwrap();
+        let count = keyed.len();
+        assert!(count > 3, "{count}");
+        table::write(dir.path(), &[("minion", keyed), ("name", listed)]).unwrap();
+        let table = table::Table::open(dir.path()).unwrap().unwrap();
+        let (pages, listed) = (Pages(table.tree("minion").unwrap()), Pages(table.tree("name").unwrap()));
+        let marked = |selection| {
+            let pages = table_pages(&pages, &listed, selection).unwrap();
+            let found = blocks_with(&pages, 400, selection).unwrap();
+            ((0..400).filter(|&n| found[n]).collect::<Vec<usize>>(), pages.len())
+        };
+        let two = |name: &[u8]| name == b"web07000" || name == b"web19999";
+        assert_eq!(marked(MinionSelection::Passing(&two)), (vec![100, 150, 285, 335], 2));
+        for n in (0..20_000).step_by(11) {
+            assert_eq!(marked(MinionSelection::Is(names[n].as_bytes())), (vec![n / 70, n / 70 + 50], 1));
+        }
+        for absent in ["", "a", "web07000x", "web20", "zoo"] {
+            assert_eq!(marked(MinionSelection::Is(absent.as_bytes())).0, [0; 0], "{absent}");
+        }
+        assert_eq!(marked(MinionSelection::Passing(&|_| true)).1, count);
     }
 }

@@ -17,6 +17,7 @@ pub mod tree;
 
 pub use latest::LatestJob;
 pub use memory::MemIndex;
+pub use minion::MinionSelection;
 pub use sealed::{Layout, SealedIndex};
 pub use segment_metadata::SegmentMetadata;
 pub use summary::{Blocks, TagTemplates};

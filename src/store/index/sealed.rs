@@ -1,8 +1,13 @@
-//! The index of a sealed segment: a sled database of pages beside its log, written once.
+//! The index of a sealed segment: a sled database of pages beside its log, written once, and the same pages in a table for
+//! readers.
+//!
+//! Readers open the table. Only if it is missing, as in segments sealed by releases up to 0.1, the sled database is opened, and
+//! the table is written from it. A damaged table is a damaged index: it is rebuilt from the log.
 //!
 //! # On disk
 //!
 //! ```text
+//! index/pages        a copy of all pages (see `page::table`)
 //! index/             sled database; its trees are checked (see `checked`) and hold pages (see `page`)
 //!   tree "block"     positions and bounds of blocks (see `summary`)
 //!   tree "shape"     tag templates (see `summary`)
@@ -19,7 +24,9 @@ use super::EntryPosition;
 use super::job::{Decoder, Encoder};
 use super::latest::{self, LatestJob};
 use super::minion;
-use super::page::{PageWriter, Pages};
+use super::minion::MinionSelection;
+use super::page::table::{self, Table, TableTree};
+use super::page::{Page, PageTree, PageWriter, Pages, joined};
 use super::segment_metadata::SegmentMetadata;
 use super::summary::{Blocks, TagTemplates};
 use crate::base::limits::{INDEX_CACHE_BYTES, INDEX_WRITE_CACHE_BYTES};
@@ -37,11 +44,55 @@ const ONLY: [u8; 4] = [0; 4];
 pub struct SealedIndex {
     blocks: Blocks,
     templates: TagTemplates,
-    job: Pages,
-    minion: Pages,
-    latest: Pages,
+    job: Pages<Tree>,
+    minion: Pages<Tree>,
+    /// Only in a table.
+    names: Option<Pages<Tree>>,
+    latest: Pages<Tree>,
     metadata: SegmentMetadata,
-    _db: sled::Db,
+    /// Memory of the table or the database, in bytes.
+    opened_bytes: usize,
+    _db: Option<sled::Db>,
+}
+
+/// Names of the trees in sled, in the order of the table: those read on opening first.
+const TREES: [&str; 6] = ["block", "shape", "facts", "minion", "job", "latest"];
+
+/// A tree of an index.
+#[derive(Debug)]
+enum Tree {
+    Table(TableTree),
+    Sled(CheckedTree),
+}
+
+impl PageTree for Tree {
+    fn last_below(&self, upper: Option<&[u8]>) -> Result<Option<Page>, StoreError> {
+        match self {
+            Self::Table(tree) => tree.last_below(upper),
+            Self::Sled(tree) => tree.last_below(upper),
+        }
+    }
+
+    fn last_upto(&self, key: &[u8]) -> Result<Option<Page>, StoreError> {
+        match self {
+            Self::Table(tree) => tree.last_upto(key),
+            Self::Sled(tree) => tree.last_upto(key),
+        }
+    }
+
+    fn packed(&self) -> Result<Vec<Page>, StoreError> {
+        match self {
+            Self::Table(tree) => tree.packed(),
+            Self::Sled(tree) => tree.packed(),
+        }
+    }
+
+    fn damaged(&self, what: &str) -> StoreError {
+        match self {
+            Self::Table(tree) => tree.damaged(what),
+            Self::Sled(tree) => PageTree::damaged(tree, what),
+        }
+    }
 }
 
 /// A job in a segment, and the positions of its entries, ascending.
@@ -106,6 +157,11 @@ pub fn write(index: &MemIndex, layout: Option<&Layout>, dir: &Path) -> Result<Se
         Ok(())
     };
     fill().map_err(pack)?;
+    write_table(dir, |name| {
+        let rows = trees.iter().find(|(found, _)| *found == name);
+        let pages = rows.and_then(|(_, rows)| joined(rows.iter().map(|(key, value)| (key, value))));
+        Ok(pages.unwrap_or_default())
+    })?;
     for (name, rows) in trees {
         CheckedTree::open(&db, dir, name)?.put(rows, 0)?;
     }
@@ -113,30 +169,95 @@ pub fn write(index: &MemIndex, layout: Option<&Layout>, dir: &Path) -> Result<Se
     Ok(metadata)
 }
 
+fn sled_tree(db: &sled::Db, dir: &Path, name: &str) -> Result<Pages<Tree>, StoreError> {
+    let tree = CheckedTree::open(db, dir, name)?;
+    if tree.is_new() { Err(tree.damaged("it is empty")) } else { Ok(Pages(Tree::Sled(tree))) }
+}
+
+/// Writes the table with the packed pages of each tree.
+fn write_table(
+    dir: &Path,
+    pages_of: impl Fn(&str) -> Result<Vec<Page>, StoreError>,
+) -> Result<(), StoreError> {
+    let mut trees = Vec::new();
+    for name in TREES {
+        let pages = pages_of(name)?;
+        if name == "minion" {
+            let [minions, names] = minion::table_trees(pages).map_err(io_at("pack the index", dir))?;
+            trees.extend([("name", names), ("minion", minions)]);
+        } else {
+            trees.push((name, pages));
+        }
+    }
+    table::write(dir, &trees)
+}
+
 impl SealedIndex {
-    /// Opens the index and verifies its trees.
+    /// Opens the table of the index; writes it first if it is missing. Without space for it, the database is used.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
-        open_or_copy(dir, INDEX_CACHE_BYTES, |db, _| Self::read(db, dir))
+        if let Some(index) = Self::open_table(dir)? {
+            return Ok(index);
+        }
+        let (index, written) = open_or_copy(dir, INDEX_CACHE_BYTES, |db, _| {
+            let pages_of = |name: &str| sled_tree(&db, dir, name)?.0.packed();
+            let written = write_table(dir, pages_of);
+            Ok((Self::read_database(db, dir)?, written))
+        })?;
+        match written.and_then(|()| Self::open_table(dir)) {
+            Ok(table) => Ok(table.unwrap_or(index)),
+            // On a full disk this is expected at every opening.
+            Err(error) if error.is_no_space() => {
+                tracing::debug!(dir = %dir.display(), %error, "no space for the pages of an index, reading its database");
+                Ok(index)
+            }
+            Err(error) => {
+                tracing::warn!(dir = %dir.display(), %error, "cannot write the pages of an index, reading its database");
+                Ok(index)
+            }
+        }
     }
 
-    fn read(db: sled::Db, dir: &Path) -> Result<Self, StoreError> {
-        let tree = |name: &str| -> Result<Pages, StoreError> {
-            let tree = CheckedTree::open(&db, dir, name)?;
-            if tree.is_new() { Err(tree.damaged("it is empty")) } else { Ok(Pages(tree)) }
-        };
+    /// Opens the table; `None` if it is missing.
+    pub fn open_table(dir: &Path) -> Result<Option<Self>, StoreError> {
+        let Some(table) = Table::open(dir)? else { return Ok(None) };
+        let tree = |name| Ok(Pages(Tree::Table(table.tree(name)?)));
+        Self::read(tree, Some(tree("name")?), table.memory()).map(Some)
+    }
+
+    /// Opens the sled database and verifies its trees.
+    pub fn open_database(dir: &Path) -> Result<Self, StoreError> {
+        open_or_copy(dir, INDEX_CACHE_BYTES, |db, _| Self::read_database(db, dir))
+    }
+
+    fn read_database(db: sled::Db, dir: &Path) -> Result<Self, StoreError> {
+        let opened_bytes = usize::try_from(INDEX_CACHE_BYTES).unwrap_or(usize::MAX);
+        let index = Self::read(|name| sled_tree(&db, dir, name), None, opened_bytes)?;
+        Ok(Self { _db: Some(db), ..index })
+    }
+
+    fn read(
+        tree: impl Fn(&'static str) -> Result<Pages<Tree>, StoreError>,
+        names: Option<Pages<Tree>>,
+        opened_bytes: usize,
+    ) -> Result<Self, StoreError> {
         let block = tree("block")?;
         let mut blocks = Blocks::default();
         for page in block.all()? {
             blocks.read(&page).ok_or_else(|| block.broken())?;
         }
-        let only = |tree: &Pages| tree.get(&ONLY)?.ok_or_else(|| tree.broken());
+        let only = |tree: &Pages<Tree>| tree.get(&ONLY)?.ok_or_else(|| tree.broken());
         let template = tree("shape")?;
         let templates = TagTemplates::from_bytes(&only(&template)?).ok_or_else(|| template.broken())?;
         let only_metadata = tree("facts")?;
         let metadata =
             SegmentMetadata::from_bytes(&only(&only_metadata)?).ok_or_else(|| only_metadata.broken())?;
         let (job, minion, latest) = (tree("job")?, tree("minion")?, tree("latest")?);
-        Ok(Self { blocks, templates, job, minion, latest, metadata, _db: db })
+        Ok(Self { blocks, templates, job, minion, names, latest, metadata, opened_bytes, _db: None })
+    }
+
+    /// Approximate memory use in bytes.
+    pub fn memory(&self) -> usize {
+        self.blocks.memory() + self.templates.memory() + self.opened_bytes
     }
 
     /// The blocks in order.
@@ -257,9 +378,14 @@ impl SealedIndex {
         Ok(())
     }
 
-    /// Marks every block with an entry of a minion selected by `wanted`.
-    pub fn blocks_with(&self, wanted: impl Fn(&[u8]) -> bool) -> Result<Vec<bool>, StoreError> {
-        minion::blocks_with(&self.minion, self.blocks.metas().len(), wanted)
+    /// Marks every block with an entry of a selected minion.
+    pub fn blocks_with(&self, selection: MinionSelection<'_>) -> Result<Vec<bool>, StoreError> {
+        let pages = match &self.names {
+            Some(names) => minion::table_pages(&self.minion, names, selection)?,
+            None => self.minion.all()?,
+        };
+        let found = minion::blocks_with(&pages, self.blocks.metas().len(), selection);
+        found.ok_or_else(|| self.minion.broken())
     }
 
     /// The latest job per function and minion, sorted by both.

@@ -6,6 +6,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::model::{Entry, Flags, JidKey, Kind, Source};
+use crate::store::StoreError;
+use crate::store::index::page::table;
 use crate::store::log::file::BlockMeta;
 use crate::store::read::job_summary::JobSummary;
 use crate::wire::msgpack::Writer;
@@ -84,39 +86,114 @@ proptest! {
         let model = feed(&mut index, &blocks);
         let dir = tempfile::tempdir().unwrap();
         let metadata = sealed::write(&index, None, dir.path()).unwrap();
-        let open = SealedIndex::open(dir.path()).unwrap();
-        prop_assert_eq!(open.metadata(), &metadata);
-        prop_assert_eq!(metadata.jobs, model.len() as u64);
+        let table = std::fs::read(dir.path().join(table::FILE)).unwrap();
+        let open = [
+            SealedIndex::open_table(dir.path()).unwrap().unwrap(),
+            SealedIndex::open_database(dir.path()).unwrap(),
+        ];
+        for open in open {
+            compare(&index, &model, &metadata, &open)?;
+        }
+        std::fs::remove_file(dir.path().join(table::FILE)).unwrap();
+        compare(&index, &model, &metadata, &SealedIndex::open(dir.path()).unwrap())?;
+        prop_assert_eq!(std::fs::read(dir.path().join(table::FILE)).unwrap(), table);
+        let wanted = |name: &[u8]| name.ends_with(b"7");
+        let of_block = |block: &Vec<Drawn>| block.iter().any(|drawn| (drawn.2 % 300) % 10 == 7);
+        let expected = blocks.iter().map(of_block).collect::<Vec<_>>();
+        prop_assert_eq!(index.blocks_with(MinionSelection::Passing(&wanted)), expected);
+        for minion in [7, 77, 299] {
+            let of_block = |block: &Vec<Drawn>| block.iter().any(|drawn| drawn.2 % 300 == minion);
+            let expected = blocks.iter().map(of_block).collect::<Vec<_>>();
+            prop_assert_eq!(index.blocks_with(MinionSelection::Is(format!("web{minion}").as_bytes())), expected);
+        }
+    }
+
+    #[test]
+    fn a_damaged_table_gives_an_error_or_the_right_answer(
+        blocks in prop::collection::vec(prop::collection::vec(any::<Drawn>(), 1..80), 1..6),
+        damage in prop::collection::vec((any::<prop::sample::Index>(), 1_u8..), 1..3),
+        cut in prop::option::of(any::<prop::sample::Index>()),
+    ) {
+        let mut index = MemIndex::new(SeqNo(11));
+        let model = feed(&mut index, &blocks);
+        let dir = tempfile::tempdir().unwrap();
+        sealed::write(&index, None, dir.path()).unwrap();
+        let path = dir.path().join(table::FILE);
+        let mut bytes = std::fs::read(&path).unwrap();
+        match cut {
+            Some(cut) => bytes.truncate(cut.index(bytes.len())),
+            None => damage.iter().for_each(|(at, bits)| *at.get_mut(&mut bytes) ^= bits),
+        }
+        std::fs::write(&path, &bytes).unwrap();
+        let is_damage = |error: &StoreError| matches!(error, StoreError::Index { .. });
+        let open = match SealedIndex::open_table(dir.path()) {
+            Ok(Some(open)) => open,
+            Ok(None) => return Ok(()),
+            Err(error) => {
+                prop_assert!(is_damage(&error), "{error}");
+                return Ok(());
+            }
+        };
+        prop_assert!(cut.is_none(), "a truncated table was opened");
         prop_assert_eq!(open.blocks().metas(), index.blocks().metas());
         for (&key, (row, positions)) in &model {
-            prop_assert!(metadata.may_hold(key));
-            prop_assert_eq!(&index.positions(key), positions);
-            prop_assert_eq!(&open.positions(key).unwrap(), positions);
-            prop_assert_eq!(index.row(key), Some(row.clone()));
-            prop_assert_eq!(open.row(key).unwrap(), Some(row.clone()));
+            prop_assert!(open.positions(key).map_or_else(|error| is_damage(&error), |found| found == *positions));
+            prop_assert!(open.row(key).map_or_else(|error| is_damage(&error), |found| found.as_ref() == Some(row)));
         }
-        let absent = JidKey::of("20251121030955000000");
-        prop_assert!(index.row(absent).is_none() && open.row(absent).unwrap().is_none());
-        for before in [None, model.keys().nth(model.len() / 2).copied()] {
-            for limit in [1, 7, usize::MAX] {
-                let expected: Vec<_> = model
-                    .iter()
-                    .rev()
-                    .filter(|(key, _)| before.is_none_or(|before| **key < before))
-                    .take(limit)
-                    .map(|(key, (row, _))| (*key, row.clone()))
-                    .collect();
-                prop_assert_eq!(&index.rows_below(before, limit), &expected);
-                prop_assert_eq!(&open.rows_below(before, limit).unwrap(), &expected);
+        for minion in 0..300 {
+            let name = format!("web{minion}").into_bytes();
+            let is = |other: &[u8]| other == name.as_slice();
+            for selection in [MinionSelection::Is(&name), MinionSelection::Passing(&is)] {
+                let right = index.blocks_with(selection);
+                prop_assert!(open.blocks_with(selection).map_or_else(|error| is_damage(&error), |found| found == right));
             }
         }
-        let latest = index.latest();
-        prop_assert_eq!(open.latest().unwrap(), latest);
-        let wanted = |name: &[u8]| name.ends_with(b"7");
-        prop_assert_eq!(open.blocks_with(wanted).unwrap(), index.blocks_with(wanted));
-        let of_block = |block: &Vec<Drawn>| block.iter().any(|drawn| (drawn.2 % 300) % 10 == 7);
-        prop_assert_eq!(index.blocks_with(wanted), blocks.iter().map(of_block).collect::<Vec<_>>());
+        prop_assert!(open.latest().map_or_else(|error| is_damage(&error), |found| found == index.latest()));
     }
+}
+
+/// Compares the answers of a sealed index with those of the index in memory and of a plain map.
+fn compare(
+    index: &MemIndex,
+    model: &BTreeMap<JidKey, (JobSummary, Vec<EntryPosition>)>,
+    metadata: &SegmentMetadata,
+    open: &SealedIndex,
+) -> Result<(), TestCaseError> {
+    prop_assert_eq!(open.metadata(), metadata);
+    prop_assert_eq!(metadata.jobs, model.len() as u64);
+    prop_assert_eq!(open.blocks().metas(), index.blocks().metas());
+    for (&key, (row, positions)) in model {
+        prop_assert!(metadata.may_hold(key));
+        prop_assert_eq!(&index.positions(key), positions);
+        prop_assert_eq!(&open.positions(key).unwrap(), positions);
+        prop_assert_eq!(index.row(key), Some(row.clone()));
+        prop_assert_eq!(open.row(key).unwrap(), Some(row.clone()));
+    }
+    let absent = JidKey::of("20251121030955000000");
+    prop_assert!(index.row(absent).is_none() && open.row(absent).unwrap().is_none());
+    for before in [None, model.keys().nth(model.len() / 2).copied()] {
+        for limit in [1, 7, usize::MAX] {
+            let expected: Vec<_> = model
+                .iter()
+                .rev()
+                .filter(|(key, _)| before.is_none_or(|before| **key < before))
+                .take(limit)
+                .map(|(key, (row, _))| (*key, row.clone()))
+                .collect();
+            prop_assert_eq!(&index.rows_below(before, limit), &expected);
+            prop_assert_eq!(&open.rows_below(before, limit).unwrap(), &expected);
+        }
+    }
+    prop_assert_eq!(open.latest().unwrap(), index.latest());
+    let wanted = |name: &[u8]| name.ends_with(b"7");
+    let wanted = MinionSelection::Passing(&wanted);
+    prop_assert_eq!(open.blocks_with(wanted).unwrap(), index.blocks_with(wanted));
+    for minion in (0..310).step_by(7) {
+        let name = format!("web{minion}");
+        let minion = MinionSelection::Is(name.as_bytes());
+        prop_assert_eq!(open.blocks_with(minion).unwrap(), index.blocks_with(minion));
+    }
+    Ok(())
 }
 
 #[test]

@@ -30,11 +30,20 @@ pub struct Need {
 }
 
 /// A test of a minion id or a jid.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Test {
     kind: MatchKind,
-    text: Vec<u8>,
+    /// The text, prepared once: a search by pattern tests the ids of all segments.
+    finder: memmem::Finder<'static>,
 }
+
+impl PartialEq for Test {
+    fn eq(&self, other: &Self) -> bool {
+        (self.kind, self.text()) == (other.kind, other.text())
+    }
+}
+
+impl Eq for Test {}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MatchKind {
@@ -45,21 +54,24 @@ enum MatchKind {
 }
 
 impl Test {
+    fn text(&self) -> &[u8] {
+        self.finder.needle()
+    }
+
     /// Whether a text passes.
     pub fn holds(&self, text: &[u8]) -> bool {
         match self.kind {
-            MatchKind::Equals => text == self.text,
-            MatchKind::Prefix => text.starts_with(&self.text),
-            MatchKind::Suffix => text.ends_with(&self.text),
-            MatchKind::Contains => memmem::find(text, &self.text).is_some(),
+            MatchKind::Equals => text == self.text(),
+            MatchKind::Prefix => text.starts_with(self.text()),
+            MatchKind::Suffix => text.ends_with(self.text()),
+            MatchKind::Contains => self.finder.find(text).is_some(),
         }
     }
 
     /// Marks the texts that pass. `texts` are concatenated; `ends` has the end offset of each.
     pub fn mark(&self, texts: &[u8], ends: &[usize], passing: &mut [bool]) {
-        let finder = memmem::Finder::new(&self.text);
         let mut from = 0;
-        while let Some(at) = texts.get(from..).and_then(|rest| finder.find(rest)) {
+        while let Some(at) = texts.get(from..).and_then(|rest| self.finder.find(rest)) {
             let number = ends.partition_point(|&end| end <= from + at);
             let Some(&end) = ends.get(number) else { break };
             let begin = number.checked_sub(1).and_then(|n| ends.get(n)).copied().unwrap_or(0);
@@ -73,7 +85,7 @@ impl Test {
 
     /// Whether a jid of digits, optionally with a pid suffix, could pass.
     pub fn fits_digits(&self) -> bool {
-        self.text.iter().all(|b| b.is_ascii_digit() || *b == b'_')
+        self.text().iter().all(|b| b.is_ascii_digit() || *b == b'_')
     }
 }
 
@@ -240,7 +252,7 @@ impl LiteralSearch<'_> {
     }
 
     fn test(&mut self, at: usize, kind: MatchKind, text: &[u8]) {
-        let test = Test { kind, text: text.to_vec() };
+        let test = Test { kind, finder: memmem::Finder::new(text).into_owned() };
         match self.parts.get(at) {
             Some(Part::Minion) => self.need.minion.push(test),
             Some(Part::Jid) => self.need.jid.push(test),
@@ -297,7 +309,7 @@ mod tests {
         #[test]
         fn marking_finds_exactly_the_texts_that_pass(texts in prop::collection::vec("[ab]{0,5}", 1..20), text in "[ab]{1,3}", kind in 0..4) {
             let kind = [MatchKind::Equals, MatchKind::Prefix, MatchKind::Suffix, MatchKind::Contains][usize::try_from(kind).unwrap()];
-            let test = Test { kind, text: text.into_bytes() };
+            let test = Test { kind, finder: memmem::Finder::new(text.as_bytes()).into_owned() };
             let mut ends = Vec::new();
             let mut all = Vec::new();
             for text in &texts {
@@ -314,7 +326,7 @@ mod tests {
     #[test]
     fn patterns_are_reduced_to_tests_of_minion_and_jid() {
         let ret = b"salt/job/\x01/ret/\x02";
-        let minion = |kind, text: &str| Test { kind, text: text.into() };
+        let minion = |kind, text: &str| Test { kind, finder: memmem::Finder::new(text).into_owned() };
         let only = |pattern: &str| match condition(&Glob::new(pattern), ret) {
             TagCondition::AllOf(needs) => needs,
             other => panic!("{pattern}: {other:?}"),

@@ -14,7 +14,7 @@ use crate::model::{EventFilter, JidSpeller, SeqNo};
 use crate::store::StoreInner;
 use crate::store::error::StoreError;
 use crate::store::index::summary::UNLISTED;
-use crate::store::index::{Blocks, TagTemplates};
+use crate::store::index::{Blocks, MinionSelection, TagTemplates};
 use crate::store::log::block::{BlockView, FREE_JID, Rows};
 use crate::store::log::builder::distinct;
 use crate::store::read::{StoredEntry, stored};
@@ -97,13 +97,14 @@ impl<'a> Search<'a> {
         &mut self,
         blocks: &Blocks,
         templates: &TagTemplates,
-        blocks_with: impl Fn(&dyn Fn(&[u8]) -> bool) -> Result<Vec<bool>, StoreError>,
+        blocks_with: impl Fn(MinionSelection<'_>) -> Result<Vec<bool>, StoreError>,
     ) -> Result<Vec<u32>, StoreError> {
         // Bits of templates that may match for any minion, and of those that match for some minions only.
         let (mut open, mut bound) = (if self.filter.tag.is_some() { UNLISTED } else { u64::MAX }, 0);
         // The bit of blocks with a jid that is arbitrary text.
         let mut free = 0;
-        let mut wanted: Vec<Rc<TagCondition>> = Vec::new();
+        // Many templates need the same of the minion.
+        let mut wanted: Vec<Vec<Need>> = Vec::new();
         if self.filter.tag.is_some() {
             for (template, bit) in templates.each() {
                 let condition = self.condition(template);
@@ -114,21 +115,22 @@ impl<'a> Search<'a> {
                     TagCondition::Never => {}
                     TagCondition::AllOf(needs) if needs.iter().any(Need::is_of_minion) => {
                         bound |= bit;
-                        wanted.push(condition);
+                        let of_minion: Vec<Need> =
+                            needs.iter().filter(|need| need.is_of_minion()).cloned().collect();
+                        if !wanted.contains(&of_minion) {
+                            wanted.push(of_minion);
+                        }
                     }
                     _ => open |= bit,
                 }
             }
         }
-        let holds = |minion: &[u8]| {
-            wanted.iter().any(|condition| {
-                let TagCondition::AllOf(needs) = &**condition else { return true };
-                needs.iter().filter(|need| need.is_of_minion()).all(|need| need.minion_holds(minion))
-            })
-        };
-        let matching = if bound & !open == 0 { None } else { Some(blocks_with(&holds)?) };
+        let holds =
+            |minion: &[u8]| wanted.iter().any(|needs| needs.iter().all(|need| need.minion_holds(minion)));
+        let matching =
+            if bound & !open == 0 { None } else { Some(blocks_with(MinionSelection::Passing(&holds))?) };
         let minion = self.filter.minion.as_deref().map(str::as_bytes);
-        let of_minion = minion.map(|minion| blocks_with(&|name| name == minion)).transpose()?;
+        let of_minion = minion.map(|minion| blocks_with(MinionSelection::Is(minion))).transpose()?;
         let is = |list: &Option<Vec<bool>>, at: usize| {
             list.as_ref().is_none_or(|list| list.get(at).copied().unwrap_or(true))
         };
@@ -308,11 +310,11 @@ impl<'a> Backwards<'a> {
         self.shared.query_index(
             segment,
             |index| {
-                let with = |wanted: &dyn Fn(&[u8]) -> bool| Ok(index.blocks_with(wanted));
+                let with = |selection: MinionSelection<'_>| Ok(index.blocks_with(selection));
                 search.borrow_mut().candidates(index.blocks(), index.templates(), with)
             },
             |index| {
-                let with = |wanted: &dyn Fn(&[u8]) -> bool| index.blocks_with(wanted);
+                let with = |selection: MinionSelection<'_>| index.blocks_with(selection);
                 search.borrow_mut().candidates(index.blocks(), index.templates(), with).map(Ok)
             },
         )?

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::base::limits::INDEXES_OPEN;
+use crate::base::limits::{INDEXES_OPEN, INDEXES_OPEN_BYTES};
 use crate::base::metrics::Metrics;
 use crate::model::SeqNo;
 use crate::store::StoreInner;
@@ -38,12 +38,12 @@ impl StoreInner {
             }
             let mut slot = segment.index_mut();
             if matches!(*slot, Index::Closed) && !matches!(fresh, Index::Closed) {
-                let opened = matches!(fresh, Index::Open(_));
+                let opened = if let Index::Open(index) = &fresh { Some(index.memory()) } else { None };
                 *slot = fresh;
                 drop(slot);
-                if opened {
+                if let Some(bytes) = opened {
                     segment.touch(self.index_uses.fetch_add(1, Ordering::Relaxed));
-                    self.note_open(segment);
+                    self.note_open(segment, bytes);
                 }
             }
         }
@@ -82,14 +82,17 @@ impl StoreInner {
         std::mem::take(&mut *self.damaged.lock())
     }
 
-    /// Registers an open index, and closes the least recently used ones above the limit.
-    fn note_open(&self, segment: &Arc<Segment>) {
+    /// Registers an open index, and closes the least recently used ones above the limits.
+    fn note_open(&self, segment: &Arc<Segment>, bytes: usize) {
         let mut open = self.open.lock();
-        open.retain(|other| !Arc::ptr_eq(other, segment));
-        open.push_back(segment.clone());
-        while open.len() > INDEXES_OPEN {
-            let oldest = open.iter().enumerate().min_by_key(|(_, segment)| segment.used()).map(|(at, _)| at);
-            let Some(oldest) = oldest.and_then(|at| open.remove(at)) else { break };
+        open.retain(|(other, _)| !Arc::ptr_eq(other, segment));
+        open.push((segment.clone(), bytes));
+        let mut total: usize = open.iter().map(|(_, bytes)| bytes).sum();
+        while open.len() > INDEXES_OPEN || (total > INDEXES_OPEN_BYTES && open.len() > 1) {
+            let oldest = open.iter().enumerate().min_by_key(|(_, (segment, _))| segment.used());
+            let Some((at, _)) = oldest else { break };
+            let (oldest, bytes) = open.swap_remove(at);
+            total -= bytes;
             let mut index = oldest.index_mut();
             if matches!(*index, Index::Open(_)) {
                 *index = Index::Closed;
@@ -218,17 +221,21 @@ impl StoreInner {
             let indexed = metadata.totals.log_bytes.max(FILE_HEADER_LEN as u64);
             return Ok(Some(metadata).filter(|_| indexed >= size));
         }
-        let index = match segment.open_index()? {
-            (Index::Open(index), _) => index,
-            (_, damage) => {
-                if let Some(error) = damage {
-                    tracing::warn!(dir = %segment.dir().display(), %error, "index damaged, rebuilding it from the log");
-                    self.metrics.indexes_rebuilt.add(1);
-                }
-                return Ok(None);
-            }
+        let (index, damage) = segment.open_index()?;
+        let (found, damage) = match index {
+            // A page is verified when it is read.
+            Index::Open(index) => match index.latest() {
+                Ok(latest) => (Some((index.metadata().clone(), latest)), None),
+                Err(error @ StoreError::Index { .. }) => (None, Some(error)),
+                Err(error) => return Err(error),
+            },
+            Index::Memory(_) | Index::Closed => (None, damage),
         };
-        let (metadata, latest) = (index.metadata().clone(), index.latest()?);
+        if let Some(error) = damage {
+            tracing::warn!(dir = %segment.dir().display(), %error, "index damaged, rebuilding it from the log");
+            self.metrics.indexes_rebuilt.add(1);
+        }
+        let Some((metadata, latest)) = found else { return Ok(None) };
         // Not all segments are known yet, so keep every row about latest jobs.
         let applied =
             self.with_state(|state| state.apply(&segment.class_name, segment.first_seq, &metadata, &latest));

@@ -258,7 +258,7 @@ impl StoreInner {
             list.write().retain(|other| !Arc::ptr_eq(other, segment));
         }
         // An open file would keep its bytes allocated.
-        self.open.lock().retain(|other| !Arc::ptr_eq(other, segment));
+        self.open.lock().retain(|(other, _)| !Arc::ptr_eq(other, segment));
     }
 
     /// Undoes [`StoreInner::hide_segment`].

@@ -163,6 +163,13 @@ pub(super) fn files_named(dir: &Path, name: &str) -> Vec<PathBuf> {
     found
 }
 
+/// Damages the database and the table of an index.
+fn spoil(index: &Path) {
+    for file in ["db", "pages"] {
+        fs::write(index.join(file), b"neither sled nor a table").unwrap();
+    }
+}
+
 #[test]
 fn acknowledged_entries_survive_a_restart() {
     let dir = tempfile::tempdir().unwrap();
@@ -207,7 +214,7 @@ fn sealed_segments_answer_the_same_after_every_loss_of_an_index() {
         }
         if round == 3 {
             for index in files_named(dir.path(), "index") {
-                fs::write(index.join("db"), b"this is no sled").unwrap();
+                spoil(&index);
             }
         }
         let rig = Rig::open(dir.path(), SMALL);
@@ -224,6 +231,7 @@ fn a_damaged_index_is_rebuilt_while_the_store_is_open() {
     rig.put_each(0..100);
     rig.close();
     for index in files_named(dir.path(), "index") {
+        fs::remove_file(index.join("pages")).unwrap();
         let db = index.join("db");
         let len = fs::metadata(&db).unwrap().len();
         fs::OpenOptions::new().write(true).open(&db).unwrap().set_len(len / 2).unwrap();
@@ -253,7 +261,7 @@ fn metadata_from_a_damaged_index_are_discarded() {
     }
     drop(state);
     for index in files_named(dir.path(), "index") {
-        fs::write(index.join("db"), b"this is no sled").unwrap();
+        spoil(&index);
     }
     let rig = Rig::open(dir.path(), SMALL);
     // The next reader that opens an index finds the damage.
@@ -534,7 +542,7 @@ fn the_last_value_wins_after_an_older_segment_is_reindexed() {
         .into_iter()
         .find(|p| p.to_str().unwrap().contains("/jobs/"))
         .unwrap();
-    fs::write(oldest.join("db"), b"this is no sled").unwrap();
+    spoil(&oldest);
     for _ in 0..2 {
         let rig = Rig::open(dir.path(), SMALL);
         check(&rig);

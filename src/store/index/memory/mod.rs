@@ -11,6 +11,7 @@ use std::collections::BinaryHeap;
 use super::super::error::{StoreError, fits};
 use super::job::JobRecord;
 use super::latest::{BUS_ONLY, LatestJob};
+use super::minion::MinionSelection;
 use super::sealed::JobEntries;
 use super::segment_metadata::SegmentMetadata;
 use super::summary::{Blocks, TagTemplates};
@@ -483,9 +484,10 @@ impl MemIndex {
         Some(LatestJob { fun, minion, seq: latest.seq, jid })
     }
 
-    /// Marks every block with an entry of a minion selected by `wanted`.
-    pub fn blocks_with(&self, wanted: impl Fn(&[u8]) -> bool) -> Vec<bool> {
-        let names: Vec<bool> = (0..self.names.len()).map(|name| wanted(self.names.get(name))).collect();
+    /// Marks every block with an entry of a selected minion.
+    pub fn blocks_with(&self, selection: MinionSelection<'_>) -> Vec<bool> {
+        let names: Vec<bool> =
+            (0..self.names.len()).map(|name| selection.selects(self.names.get(name))).collect();
         let mut from = 0;
         let has = |end: &u32| {
             let mut minions = self.minions.range(from..*end as usize);

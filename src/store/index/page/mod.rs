@@ -17,6 +17,7 @@
 //! moves large leaves to separate files that it does not sync.
 
 pub mod code;
+pub mod table;
 
 use std::io;
 
@@ -131,31 +132,94 @@ impl PageWriter {
     }
 }
 
+/// A tree of packed pages, in sled or in a table.
+pub trait PageTree {
+    /// The last page with a key below `upper`, or of the whole tree.
+    fn last_below(&self, upper: Option<&[u8]>) -> Result<Option<Page>, StoreError>;
+    /// The last page with a key not above `key`.
+    fn last_upto(&self, key: &[u8]) -> Result<Option<Page>, StoreError>;
+    /// All pages, ascending.
+    fn packed(&self) -> Result<Vec<Page>, StoreError>;
+    /// Builds an error about this tree.
+    fn damaged(&self, what: &str) -> StoreError;
+}
+
+impl PageTree for CheckedTree {
+    fn last_below(&self, upper: Option<&[u8]>) -> Result<Option<Page>, StoreError> {
+        let rows = self.before(upper, 1)?;
+        let Some((key, value)) = rows.first() else { return Ok(None) };
+        let Some((key, part)) = key.split_last_chunk::<PART_LEN>() else { return Err(broken(self)) };
+        if *part == [0; PART_LEN] {
+            return Ok(Some((key.to_vec(), value.to_vec())));
+        }
+        let parts = self.with_prefix(key)?;
+        Ok(Some((key.to_vec(), parts.iter().flat_map(|(_, value)| value.iter().copied()).collect())))
+    }
+
+    /// The keys of a tree have one length.
+    fn last_upto(&self, key: &[u8]) -> Result<Option<Page>, StoreError> {
+        self.last_below(Some(&[key, &[0xff; PART_LEN + 1]].concat()))
+    }
+
+    fn packed(&self) -> Result<Vec<Page>, StoreError> {
+        joined(self.with_prefix(b"")?).ok_or_else(|| broken(self))
+    }
+
+    fn damaged(&self, what: &str) -> StoreError {
+        CheckedTree::damaged(self, what)
+    }
+}
+
+/// Joins the parts of pages, given as rows; `None` if malformed.
+pub fn joined(rows: impl IntoIterator<Item = (impl AsRef<[u8]>, impl AsRef<[u8]>)>) -> Option<Vec<Page>> {
+    let mut pages: Vec<Page> = Vec::new();
+    for (key, value) in rows {
+        let (key, part) = key.as_ref().split_last_chunk::<PART_LEN>()?;
+        match pages.last_mut() {
+            Some((_, page)) if *part != [0; PART_LEN] => page.extend_from_slice(value.as_ref()),
+            _ => pages.push((key.to_vec(), value.as_ref().to_vec())),
+        }
+    }
+    Some(pages)
+}
+
+/// Unpacks a page; `None` if malformed.
+pub fn unpack(page: &[u8]) -> Option<Vec<u8>> {
+    let (codec, rest) = page.split_first()?;
+    match *codec {
+        STORED => Some(rest.to_vec()),
+        ZSTD => {
+            let (len, packed) = rest.split_first_chunk()?;
+            // Records consist of bounded names and values, so a larger length is damage.
+            let len = (u32::from_le_bytes(*len) as usize).min(PAGE_BYTES_MAX);
+            decompress(packed, len).ok()
+        }
+        _ => None,
+    }
+}
+
+/// The error for a malformed page; the index must be rebuilt.
+fn broken(tree: &impl PageTree) -> StoreError {
+    tree.damaged("malformed page")
+}
+
 /// A tree of pages.
 #[derive(Debug)]
-pub struct Pages(pub CheckedTree);
+pub struct Pages<T = CheckedTree>(pub T);
 
-impl Pages {
+impl<T: PageTree> Pages<T> {
     /// The page that would contain a key's record.
     pub fn of(&self, key: &[u8]) -> Result<Option<Page>, StoreError> {
-        self.last(Some(&[key, &[0xff; PART_LEN + 1]].concat()))
+        self.unpacked(self.0.last_upto(key)?)
     }
 
     /// The last page with a key below `key`, or the last page overall.
     pub fn before(&self, key: Option<&[u8]>) -> Result<Option<Page>, StoreError> {
-        self.last(key)
+        self.unpacked(self.0.last_below(key)?)
     }
 
-    fn last(&self, upper: Option<&[u8]>) -> Result<Option<Page>, StoreError> {
-        let rows = self.0.before(upper, 1)?;
-        let Some((key, value)) = rows.first() else { return Ok(None) };
-        let Some((key, part)) = key.split_last_chunk::<PART_LEN>() else { return Err(self.broken()) };
-        if *part == [0; PART_LEN] {
-            return Ok(Some((key.to_vec(), self.unpack(value)?)));
-        }
-        let parts = self.0.with_prefix(key)?;
-        let whole: Vec<u8> = parts.iter().flat_map(|(_, value)| value.iter().copied()).collect();
-        Ok(Some((key.to_vec(), self.unpack(&whole)?)))
+    fn unpacked(&self, page: Option<Page>) -> Result<Option<Page>, StoreError> {
+        page.map(|(key, page)| Ok((key, self.unpack(&page)?))).transpose()
     }
 
     /// The page with exactly this key.
@@ -165,38 +229,16 @@ impl Pages {
 
     /// All pages, ascending.
     pub fn all(&self) -> Result<Vec<Vec<u8>>, StoreError> {
-        let mut pages = Vec::new();
-        let mut whole: Vec<u8> = Vec::new();
-        for (key, value) in self.0.with_prefix(b"")? {
-            if key.ends_with(&[0; PART_LEN]) && !whole.is_empty() {
-                pages.push(self.unpack(&whole)?);
-                whole.clear();
-            }
-            whole.extend_from_slice(&value);
-        }
-        if !whole.is_empty() {
-            pages.push(self.unpack(&whole)?);
-        }
-        Ok(pages)
+        self.0.packed()?.iter().map(|(_, page)| self.unpack(page)).collect()
     }
 
     fn unpack(&self, page: &[u8]) -> Result<Vec<u8>, StoreError> {
-        let (codec, rest) = page.split_first().ok_or_else(|| self.broken())?;
-        match *codec {
-            STORED => Ok(rest.to_vec()),
-            ZSTD => {
-                let (len, packed) = rest.split_first_chunk().ok_or_else(|| self.broken())?;
-                // Records consist of bounded names and values, so a larger length is damage.
-                let len = (u32::from_le_bytes(*len) as usize).min(PAGE_BYTES_MAX);
-                decompress(packed, len).map_err(|_| self.broken())
-            }
-            _ => Err(self.broken()),
-        }
+        unpack(page).ok_or_else(|| self.broken())
     }
 
     /// The error for a malformed page; the index must be rebuilt.
     pub fn broken(&self) -> StoreError {
-        self.0.damaged("malformed page")
+        broken(&self.0)
     }
 }
 

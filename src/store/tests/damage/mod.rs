@@ -1,6 +1,7 @@
 //! Effects of damaged files on readers.
 
 pub(in crate::store) mod forged;
+mod table;
 mod torn;
 
 use rustix::io::Errno;

@@ -20,6 +20,7 @@ use crate::wire::msgpack::Writer;
 use crate::wire::salt_event::event_entry;
 
 mod swap;
+mod table;
 
 fn options(dir: &Path) -> Options {
     let limits = Limits { segment_bytes_max: 6000, ..Limits::default() };

@@ -9,7 +9,7 @@ use crate::store::StoreError;
 use crate::store::index::sealed::SealedIndex;
 use crate::store::index::state::StateDatabase;
 use crate::store::index::summary::UNLISTED;
-use crate::store::index::{LatestJob, MemIndex, SegmentMetadata};
+use crate::store::index::{LatestJob, MemIndex, MinionSelection, SegmentMetadata};
 
 /// Number of groups in which minions are compared.
 const MINION_GROUPS: u64 = 64;
@@ -17,12 +17,18 @@ const MINION_GROUPS: u64 = 64;
 /// Number of templates with a bit of their own in a block's summary (see `index::summary`).
 const OWN_BITS: usize = 48;
 
-/// Describes the first difference between the index of a sealed segment and its log; `None` if they agree. Also returns
-/// the metadata in the index.
+/// Describes the first difference between the index of a sealed segment, its database and its table, and its log; `None` if
+/// they agree. Also returns the metadata in the index.
 pub fn difference(index: &Path, log: &MemIndex) -> Result<(SegmentMetadata, Option<String>), StoreError> {
-    let sealed = SealedIndex::open(index)?;
-    let metadata = sealed.metadata().clone();
-    Ok((metadata, first_difference(&sealed, log)?))
+    let mut difference = None;
+    if let Some(table) = SealedIndex::open_table(index)? {
+        difference = first_difference(&table, log)?;
+    }
+    let database = SealedIndex::open_database(index)?;
+    if difference.is_none() {
+        difference = first_difference(&database, log)?;
+    }
+    Ok((database.metadata().clone(), difference))
 }
 
 fn first_difference(sealed: &SealedIndex, log: &MemIndex) -> Result<Option<String>, StoreError> {
@@ -71,8 +77,9 @@ fn first_difference(sealed: &SealedIndex, log: &MemIndex) -> Result<Option<Strin
     }
     let hasher = BuildHasherDefault::<std::collections::hash_map::DefaultHasher>::default();
     for group in 0..MINION_GROUPS {
-        let wanted = |name: &[u8]| hasher.hash_one(name) % MINION_GROUPS == group;
-        if sealed.blocks_with(wanted)? != log.blocks_with(wanted) {
+        let of_group = |name: &[u8]| hasher.hash_one(name) % MINION_GROUPS == group;
+        let selection = MinionSelection::Passing(&of_group);
+        if sealed.blocks_with(selection)? != log.blocks_with(selection) {
             return Ok(Some("the index has minions in other blocks than the log".to_owned()));
         }
     }
