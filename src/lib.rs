@@ -7,13 +7,13 @@
 //!    Salt master and its minions      other programs
 //!         |  events, loads, returns        |               salt/: the Python extension
 //!         v                                v
-//!    sources   bus | local socket | HTTPS | ZeroMQ PULL     bytes -> Entry, filtered and redacted
+//!    sources   bus | local socket | HTTP | ZeroMQ PULL      bytes -> Entry, filtered and redacted
 //!         |    queue `intake` (bounded)
 //!         v
 //!    store     appender: order, deduplicate, pack -> committer: write, fdatasync, index, acknowledge
 //!         |    log of blocks (source of truth), indexes in sled
 //!         |
-//!         +--> api: queries -> local socket, HTTPS -> command line, Salt's returner calls
+//!         +--> api: queries -> local socket, HTTP -> command line, Salt's returner calls
 //!         |         ZeroMQ PUB
 //!         +--> reactor -> the master's request port
 //!         +--> engines: sinks -> files, HTTP services, programs

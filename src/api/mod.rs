@@ -1,9 +1,8 @@
-//! The interfaces of the daemon: the local socket, HTTP, and HTTPS for minions, their calls and queries, clients, and ZeroMQ.
+//! The interfaces of the daemon: the local socket and HTTP, their calls and queries, clients, and ZeroMQ.
 
 pub mod call;
 pub mod client;
 pub mod http;
-pub mod https;
 pub mod query;
 pub mod socket;
 pub mod status;

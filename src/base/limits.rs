@@ -285,14 +285,14 @@ pub const TOOL_COPY_BYTES: usize = 1024 * 1024;
 /// Problems that `store verify` lists; further ones are only counted.
 pub const VERIFY_PROBLEMS_MAX: usize = 10_000;
 
-/// Concurrent connections of the HTTPS source. An idle one takes about 40 KB.
+/// Concurrent connections of an address for minions alone. An idle one takes about 40 KB.
 pub const HTTPS_PEERS_MAX: usize = 4096;
 
-/// Connections of one minion to the HTTPS source. Each returning job on a minion has one, for the lifetime of its
+/// Connections of one minion. Each returning job on a minion has one, for the lifetime of its
 /// process.
 pub const HTTPS_PEERS_OF_ONE: usize = 32;
 
-/// Timeout of a new HTTPS connection for its first batch with a valid signature.
+/// Timeout of a new connection to an address for minions alone for its first batch with a valid signature.
 pub const HTTPS_AUTH_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Timeout of a TLS handshake.
@@ -341,7 +341,7 @@ pub const PEM_BYTES_MAX: u64 = 256 * 1024;
 /// Minions whose key is cached, at some 600 bytes each.
 pub const HTTPS_KEYS_REMEMBERED: usize = 16 * 1024;
 
-/// Interval at which the HTTPS source checks its certificate for changes, and retries to open its socket.
+/// Interval at which an HTTP listener checks its certificate for changes, and retries to open its socket.
 pub const HTTPS_POLL: Duration = Duration::from_secs(2);
 
 /// Log interval for a certificate that is expired or about to expire.

@@ -248,15 +248,15 @@ counters! {
     peers_not_reading,
     /// Local connections rejected because too many were open.
     peers_rejected,
-    /// Connections accepted by the HTTPS source.
+    /// Connections accepted by the address for minions (`https.listen`).
     https_peers,
-    /// HTTPS connections rejected because too many were open, or because the source had no usable certificate.
+    /// HTTPS connections rejected because too many were open, or because the address had no usable certificate.
     https_peers_rejected,
     /// HTTPS connections closed in favour of new ones: unauthenticated or idle.
     https_peers_evicted,
     /// HTTPS connections whose TLS handshake failed or timed out.
     https_handshakes_failed,
-    /// Connections to the HTTPS source without TLS.
+    /// Connections to the address for minions without TLS.
     https_without_tls,
     /// HTTPS requests that are not a batch: wrong path or method, no envelope, or a truncated payload.
     https_malformed,
@@ -280,14 +280,16 @@ counters! {
     https_returns_of_others,
     /// Calls that a minion may not make.
     https_calls_denied,
-    /// Failed attempts to read or use the HTTPS certificate or its key.
+    /// Failed attempts to read or use the certificate of a listener or its key.
     https_certificates_bad,
-    /// Hourly checks that found the HTTPS certificate expired.
+    /// Hourly checks that found the certificate of a listener expired.
     https_certificates_expired,
     /// Connections accepted by the HTTP listener.
     http_peers,
     /// Connections to the HTTP listener closed because too many were open, or because it had no usable certificate.
     http_peers_rejected,
+    /// Connections to the HTTP listener closed in favour of new ones: unauthenticated, or of a minion and idle.
+    http_peers_evicted,
     /// Connections to the HTTP listener whose TLS handshake failed or timed out.
     http_handshakes_failed,
     /// Requests to the HTTP listener.

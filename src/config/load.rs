@@ -84,6 +84,10 @@ fn combined(config: &Config) -> Result<(), Invalid> {
         let problem = format!("the HTTPS source needs a certificate and a key; give {missing} too");
         return Err(Invalid::new("https.listen", problem));
     }
+    if https.listen.is_some() && config.http.minions {
+        let problem = "https.listen serves minions, too; give only one of them";
+        return Err(Invalid::new("http.minions", problem));
+    }
     if config.reactor.master.is_some() && config.reactor.minion.is_some() {
         let problem =
             "reactor.master is also set; set only one of them; run a second daemon for the other reactor";
@@ -431,6 +435,15 @@ mod tests {
         assert!(nowhere.contains("give an address and a port"), "{nowhere}");
         let (dir, given) = with_file("https:\n  certificate: /c\n");
         assert!(Config::load(&given, &user(dir.path())).is_ok(), "a certificate without a source is valid");
+        let twice = problem(
+            "http: {listen: '0.0.0.0:4581', tls: {certificate: /c, key: /k}, minions: true}\n\
+             https: {listen: '0.0.0.0:4580', certificate: /c, key: /k}\n",
+        );
+        assert!(
+            twice
+                .ends_with("c.yaml:1: http.minions: https.listen serves minions, too; give only one of them"),
+            "{twice}"
+        );
     }
 
     #[test]

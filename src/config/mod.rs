@@ -107,7 +107,7 @@ pub struct Config {
     pub spools: Vec<PathBuf>,
     /// The HTTP listener.
     pub http: HttpConfig,
-    /// The source for minions on other machines.
+    /// Minions on other machines.
     pub https: HttpsConfig,
     /// Filter, redaction and spill.
     pub ingest: IngestConfig,
@@ -291,6 +291,11 @@ impl Config {
         Self { state_dir: state_dir.into(), socket: socket.into(), ..Self::default() }
     }
 
+    /// Whether an address serves minions.
+    pub fn serves_minions(&self) -> bool {
+        self.https.listen.is_some() || self.http.minions
+    }
+
     /// Merges flags, environment and file, in order of decreasing precedence.
     pub fn load(given: &CliOverrides, environment: &Environment) -> Result<Self, ConfigError> {
         load::config(given, environment)
@@ -414,9 +419,12 @@ mod tests {
         let keys: Vec<_> = documented("example");
         assert_eq!(keys.iter().map(|(key, _)| *key).collect::<Vec<_>>(), load::names());
         for (key, example) in keys {
-            let text = format!("{key}: {example}\nhttps: {{certificate: /c, key: /k}}\n");
-            let config =
-                assert_round_trip(if key == "https.listen" { &text } else { text.lines().next().unwrap() });
+            let needs = match key {
+                "https.listen" => "https: {certificate: /c, key: /k}\n",
+                "http.minions" => "http: {listen: '0.0.0.0:4581', tls: {certificate: /c, key: /k}}\n",
+                _ => "",
+            };
+            let config = assert_round_trip(&format!("{key}: {example}\n{needs}"));
             assert!(config.origin(key).to_string().ends_with("/c.yaml:1"), "{key}");
         }
     }

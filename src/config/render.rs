@@ -187,6 +187,7 @@ mod tests {
                 "  # tls: not set  # default",
                 "  hosts: []  # default",
                 "  minion_metrics: false  # default",
+                "  minions: false  # default",
                 "https:",
                 "  # listen: not set  # default",
                 "  # certificate: not set  # default",

@@ -1,10 +1,11 @@
-//! Shared by benchmarks and tests: the load generator, the baseline, a fake master, a fake bus, random numbers, the resources
+//! Shared by benchmarks and tests: the load generator, the baseline, a fake master, a fake bus, a signing minion, random numbers, the resources
 //! of processes, executable files, and waiting with a deadline.
 
 pub mod baseline;
 pub mod bus;
 pub mod load;
 pub mod master;
+pub mod minion;
 pub mod usage;
 
 use std::fs;

@@ -190,8 +190,8 @@ fn a_network_listener_serves_only_tls() {
     cellar.counted("http_handshakes_failed", 1);
     let ca = std::fs::read(data.join("ca.pem")).unwrap();
     let to = format!("127.0.0.1:{port}").parse().unwrap();
-    let address = saltcellar::api::https::client::Address::new(to, "localhost", &ca).unwrap();
-    let mut connection = saltcellar::api::https::client::HttpsConnection::connect(&address).unwrap();
+    let address = saltcellar::testkit::minion::Address::new(to, "localhost", &ca).unwrap();
+    let mut connection = saltcellar::testkit::minion::HttpsConnection::connect(&address).unwrap();
     assert_eq!(connection.request("GET", "/healthz", b"").unwrap().status, 200);
     assert_eq!(connection.request("GET", "/metrics", b"").unwrap().status, 401, "no token, not loopback");
     assert!(cellar.log().contains("HTTP listener has no token"), "{}", cellar.log());

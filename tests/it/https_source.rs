@@ -5,8 +5,8 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 
 use rmpv::Value;
-use saltcellar::api::https::client::{Address, HttpsAnswer, HttpsConnection, Signer};
 use saltcellar::base::clock::{Clock, Micros};
+use saltcellar::testkit::minion::{Address, HttpsAnswer, HttpsConnection, Signer};
 use saltcellar::wire::call::request_frame;
 use saltcellar::wire::signed::Envelope;
 
@@ -27,7 +27,7 @@ fn now() -> Micros {
     Clock::real().now()
 }
 
-/// A daemon with an HTTPS source, and its master's keys.
+/// A daemon that serves minions, and its master's keys.
 pub(crate) struct Server {
     pub(crate) cellar: Cellar,
 }
@@ -39,16 +39,23 @@ impl Server {
     }
 
     fn open_with(certificate: &str, more: &str) -> Self {
+        let keys = "listen: 127.0.0.1:0\n  certificate: DIR/tls.pem\n  key: DIR/tls.key";
+        Self::configured(certificate, &format!("https:\n  {keys}\n  pki_dir: DIR/pki\n{more}"))
+    }
+
+    /// Serves minions on the HTTP listener.
+    fn open_on_http(more: &str) -> Self {
+        let tls = "{certificate: DIR/tls.pem, key: DIR/tls.key}";
+        let http = format!("http: {{listen: '127.0.0.1:0', tls: {tls}, minions: true}}");
+        Self::configured("server", &format!("{http}\nhttps:\n  pki_dir: DIR/pki\n{more}"))
+    }
+
+    fn configured(certificate: &str, config: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         for sub in ["minions", "minions_pre", "minions_rejected", "minions_denied"] {
             std::fs::create_dir_all(dir.path().join("pki").join(sub)).unwrap();
         }
-        let shown = dir.path().display();
-        let config = format!(
-            "https:\n  listen: 127.0.0.1:0\n  certificate: {shown}/tls.pem\n  key: {shown}/tls.key\n  pki_dir: {shown}/pki\n{}",
-            in_dir(more, dir.path())
-        );
-        std::fs::write(dir.path().join("c.yaml"), config).unwrap();
+        std::fs::write(dir.path().join("c.yaml"), in_dir(config, dir.path())).unwrap();
         put_certificate(dir.path(), certificate);
         let server = Self { cellar: Cellar::start_in(dir, &["--config", "DIR/c.yaml"]) };
         server.accept("a", "minion-a.pub");
@@ -622,6 +629,101 @@ fn one_minion_cannot_hold_all_connections() {
         assert_eq!(lives, n >= 5, "connection {n}");
     }
     assert_eq!(post(&mut other, "b", &b, &returned("b", vec![])), Ok(Value::Nil));
+}
+
+/// The status code of a request for a path of the API.
+fn status(connection: &mut HttpsConnection, path: &str, headers: &str) -> std::io::Result<u16> {
+    let head = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n");
+    connection.send(head.as_bytes()).and_then(|()| connection.receive()).map(|answer| answer.status)
+}
+
+#[test]
+fn the_http_listener_serves_minions_if_configured() {
+    let server = Server::open_on_http("  read: own\n");
+    let key = signer("minion-a.pem");
+    let mut connection = server.connect();
+    assert_eq!(post(&mut connection, "a", &key, &returned("a", vec![])), Ok(Value::Nil));
+    assert_eq!(server.stored(), ["a"]);
+    assert!(post(&mut connection, "a", &key, &call("get_jid", vec![("jid", JID.into())])).is_ok());
+    let (code, words) = post(&mut connection, "a", &key, &returned("b", vec![])).unwrap_err();
+    assert!(code == "refused" && words.contains("signed a return of b"), "{words}");
+    // A batch is valid once here, too.
+    let batch = connection.sealed("a", &key, now(), &returned("a", vec![])).unwrap();
+    assert_eq!(first(&connection.post(&batch).unwrap()), Ok(Value::Nil));
+    assert_eq!(first(&connection.post(&batch).unwrap()).unwrap_err().0, "replayed");
+    assert_eq!(first(&server.connect().post(&batch).unwrap()).unwrap_err().0, "replayed");
+    let connect = || HttpsConnection::connect(&server.address()).unwrap();
+    for (method, path) in [("GET", "/v1/batch"), ("POST", "/v1/hello")] {
+        let answer = connect().request(method, path, b"").unwrap();
+        assert_eq!((answer.status, first(&answer).unwrap_err().0.as_str()), (400, "protocol"), "{path}");
+    }
+    for (path, expected) in [("/healthz", 200), ("/v1/other", 401), ("/api/v1/jobs", 401)] {
+        assert_eq!(status(&mut connect(), path, "").unwrap(), expected, "{path}");
+    }
+    assert_eq!(server.counter("https_malformed"), 2);
+    let status = server.cellar.ask("status", vec![]);
+    assert_eq!(status["https"]["listen"], status["http"]["listen"]);
+    assert!(status["https"]["certificate_until"].as_i64().is_some());
+}
+
+#[test]
+fn the_address_for_minions_has_no_other_routes_and_the_http_listener_none_of_minions() {
+    let server = Server::open("http: {unix: DIR/http.sock}\n");
+    for path in ["/healthz", "/metrics", "/api/v1/jobs", "/"] {
+        let answer = server.connect().request("GET", path, b"").unwrap();
+        assert_eq!((answer.status, first(&answer).unwrap_err().0.as_str()), (400, "protocol"), "{path}");
+    }
+    assert_eq!(server.counter("https_malformed"), 4);
+    for (method, path) in [("GET", "/v1/hello"), ("POST", "/v1/batch")] {
+        assert_eq!(crate::http::local(&server.cellar, method, path, b"").status, 404, "{path}");
+    }
+}
+
+#[test]
+fn a_full_http_listener_closes_connections_without_authentication_first() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    use saltcellar::base::limits::{HTTP_PEERS_MAX, HTTPS_PEERS_OF_ONE};
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).unwrap();
+    if limit.maximum.is_some_and(|files| files < HTTP_PEERS_MAX as u64 + 200) {
+        return saltcellar::testkit::missing("a hard limit of 1,224 open files");
+    }
+    let server = Server::open_on_http("");
+    let (address, key) = (server.address(), signer("minion-a.pem"));
+    let token = crate::http::token(&server.cellar, &["reader", "--scope", "read"]);
+    let mut with_token = HttpsConnection::connect(&address).unwrap();
+    assert_eq!(status(&mut with_token, "/api/v1/status", &token).unwrap(), 200);
+    let mut health = HttpsConnection::connect(&address).unwrap();
+    assert_eq!(status(&mut health, "/healthz", "").unwrap(), 200);
+    // One minion has at most its number of connections here, too.
+    let open = || {
+        let mut connection = HttpsConnection::open(&address).unwrap();
+        assert_eq!(post(&mut connection, "a", &key, &returned("a", vec![])), Ok(Value::Nil));
+        connection
+    };
+    let mut minion: Vec<_> = (0..=HTTPS_PEERS_OF_ONE).map(|_| open()).collect();
+    wait_for("its longest idle one to be closed", || {
+        minion[0].request("GET", "/v1/hello", b"").is_err().then_some(())
+    });
+    assert!(minion[1].request("GET", "/v1/hello", b"").is_ok());
+    let flood: Vec<_> = (0..HTTP_PEERS_MAX)
+        .map(|_| TcpStream::connect(std::net::SocketAddr::from(([127, 0, 0, 1], server.port()))).unwrap())
+        .collect();
+    wait_for("the limit", || (server.counter("http_peers_evicted") > 0).then_some(()));
+    let mut other = HttpsConnection::open(&address).unwrap();
+    let b = signer("minion-b.pem");
+    assert_eq!(
+        post(&mut other, "b", &b, &returned("b", vec![])),
+        Ok(Value::Nil),
+        "{} connections",
+        flood.len()
+    );
+    assert!(status(&mut health, "/healthz", "").is_err(), "the oldest without authentication is closed");
+    assert_eq!(
+        status(&mut with_token, "/api/v1/status", &token).unwrap(),
+        200,
+        "a connection with a token is kept"
+    );
 }
 
 #[test]

@@ -29,9 +29,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use serde_json::Value as Json;
 
-use super::http::HttpMonitor;
+use super::http::ListenerMonitor;
 use super::http::tokens::{self, Tokens};
-use super::https::HttpsMonitor;
 use super::zeromq::{self, ZmqSocketStatus};
 use crate::base::clock::{Clock, Micros};
 use crate::base::limits::{ARGS_BYTES_MAX, ARGS_DEPTH_MAX};
@@ -67,10 +66,10 @@ pub struct Ctx {
     pub buses: Vec<BusMonitor>,
     /// Spool directories of the extension.
     pub spools: Vec<PathBuf>,
-    /// The HTTP listener, if it has a network address.
-    pub http: Option<HttpMonitor>,
-    /// The HTTPS source, if configured.
-    pub https: Option<HttpsMonitor>,
+    /// The HTTP listener, if `http.listen` is set.
+    pub http: Option<ListenerMonitor>,
+    /// The address that serves minions, if any: its own, or that of the HTTP listener.
+    pub https: Option<ListenerMonitor>,
     /// Fires events onto the buses.
     pub firer: Arc<Firer>,
     /// The reactor, if configured.

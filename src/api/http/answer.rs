@@ -11,7 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::base::limits::{HTTP_ANSWER_BYTES, HTTP_BODY_TIMEOUT};
+use crate::base::limits::HTTP_BODY_TIMEOUT;
 use crate::wire::call::CallError;
 
 /// Bytes per permit.
@@ -64,15 +64,19 @@ impl HttpError {
 
 impl From<CallError> for HttpError {
     fn from(error: CallError) -> Self {
-        let status = match &error {
-            CallError::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
-            CallError::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            CallError::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
-            CallError::Refused(_) => StatusCode::CONFLICT,
-            CallError::Unproven { .. } => StatusCode::FORBIDDEN,
-            _ => StatusCode::BAD_REQUEST,
-        };
-        Self::new(status, error.code(), error.to_string())
+        Self::new(status_of(&error), error.code(), error.to_string())
+    }
+}
+
+/// The status code of an error.
+pub(super) fn status_of(error: &CallError) -> StatusCode {
+    match error {
+        CallError::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
+        CallError::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+        CallError::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        CallError::Refused(_) => StatusCode::CONFLICT,
+        CallError::Unproven { .. } => StatusCode::FORBIDDEN,
+        _ => StatusCode::BAD_REQUEST,
     }
 }
 
@@ -119,9 +123,12 @@ pub(super) fn tagged_as(kind: &'static str, body: Bytes, request: &HeaderMap) ->
     answer
 }
 
-/// The budget for bytes of answers that peers have not read.
+/// A budget for bytes of answers that peers have not read.
 #[derive(Clone)]
-pub(super) struct AnswerRoom(Arc<Semaphore>);
+pub(super) struct AnswerRoom {
+    free: Arc<Semaphore>,
+    all: usize,
+}
 
 /// Bytes with their share of the budget, which is released when the connection has written them.
 struct HeldBytes {
@@ -136,15 +143,14 @@ impl AsRef<[u8]> for HeldBytes {
 }
 
 impl AnswerRoom {
-    pub(super) fn new() -> Self {
-        Self(Arc::new(Semaphore::new(HTTP_ANSWER_BYTES / PERMIT_BYTES)))
+    pub(super) fn new(bytes: usize) -> Self {
+        let all = bytes / PERMIT_BYTES;
+        Self { free: Arc::new(Semaphore::new(all)), all }
     }
 
-    /// Reserves the bytes of an answer.
+    /// Reserves the bytes of an answer, which waits until others are read.
     pub(super) async fn hold(&self, bytes: Vec<u8>) -> Result<Bytes, HttpError> {
-        let most = HTTP_ANSWER_BYTES / PERMIT_BYTES;
-        let permits = u32::try_from((bytes.len() / PERMIT_BYTES + 1).min(most)).unwrap_or(u32::MAX);
-        match timeout(HTTP_BODY_TIMEOUT, self.0.clone().acquire_many_owned(permits)).await {
+        match timeout(HTTP_BODY_TIMEOUT, self.free.clone().acquire_many_owned(self.permits(&bytes))).await {
             Ok(Ok(permit)) => Ok(Bytes::from_owner(HeldBytes { bytes, _permit: permit })),
             _ => Err(HttpError::new(
                 StatusCode::SERVICE_UNAVAILABLE,
@@ -152,6 +158,17 @@ impl AnswerRoom {
                 "too many answers wait to be read; try again later",
             )),
         }
+    }
+
+    /// As [`AnswerRoom::hold`], without waiting; `None` if there is no room.
+    pub(super) fn hold_now(&self, bytes: Vec<u8>) -> Option<Bytes> {
+        let permit = self.free.clone().try_acquire_many_owned(self.permits(&bytes)).ok()?;
+        Some(Bytes::from_owner(HeldBytes { bytes, _permit: permit }))
+    }
+
+    /// All of them for an answer larger than the budget.
+    fn permits(&self, bytes: &[u8]) -> u32 {
+        u32::try_from((bytes.len() / PERMIT_BYTES + 1).min(self.all)).unwrap_or(u32::MAX)
     }
 }
 
@@ -173,13 +190,14 @@ mod tests {
 
     #[tokio::test]
     async fn the_room_of_an_answer_is_free_when_its_last_bytes_are_dropped() {
-        let room = AnswerRoom::new();
-        let all = HTTP_ANSWER_BYTES / PERMIT_BYTES;
+        let room = AnswerRoom::new(20 * PERMIT_BYTES);
         let held = room.hold(vec![0; 10 * PERMIT_BYTES]).await.unwrap();
         let part = held.slice(..1);
         drop(held);
-        assert_eq!(room.0.available_permits(), all - 11);
+        assert_eq!(room.free.available_permits(), 20 - 11);
+        assert!(room.hold_now(vec![0; 9 * PERMIT_BYTES]).is_none());
         drop(part);
-        assert_eq!(room.0.available_permits(), all);
+        assert_eq!(room.hold_now(vec![0; 99 * PERMIT_BYTES]).unwrap().len(), 99 * PERMIT_BYTES);
+        assert_eq!(room.free.available_permits(), 20);
     }
 }

@@ -6,28 +6,27 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Extension, Request, State};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::middleware::{Next, from_fn_with_state, map_response};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
-use hyper::body::{Bytes, Incoming};
-use hyper::header::{self, HeaderValue};
+use hyper::body::Bytes;
 use hyper::{Method, StatusCode};
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout};
-use tower_service::Service as _;
 
 use super::access::{Access, Peer, Site, authenticate, check_site};
 use super::answer::{Answer, AnswerRoom, HttpError, plain, protect};
 use super::hook;
+use super::listener::Connection;
 use super::metrics::{self, Highstates};
 use super::page;
 use super::salt_api;
 use super::v1;
 use crate::api::call::Ctx;
 use crate::base::limits::{
-    HEALTH_STUCK, HTTP_BODY_TIMEOUT, HTTP_CALLS_MAX, HTTP_LOG_INTERVAL, HTTP_STREAMS_MAX,
+    HEALTH_STUCK, HTTP_ANSWER_BYTES, HTTP_BODY_TIMEOUT, HTTP_CALLS_MAX, HTTP_LOG_INTERVAL, HTTP_STREAMS_MAX,
 };
 use crate::base::metrics::Counter;
 use crate::config::HttpConfig;
@@ -65,7 +64,7 @@ impl HttpServer {
         Self {
             ctx,
             config: config.clone(),
-            room: AnswerRoom::new(),
+            room: AnswerRoom::new(HTTP_ANSWER_BYTES),
             calls: Semaphore::new(HTTP_CALLS_MAX),
             streams: Arc::new(Semaphore::new(HTTP_STREAMS_MAX)),
             pieces: v1::SharedPieces::default(),
@@ -75,26 +74,6 @@ impl HttpServer {
             highstates: config.minion_metrics.then(Highstates::default),
             logged: Mutex::default(),
         }
-    }
-
-    /// Answers a request.
-    pub(super) async fn answer(
-        &self,
-        mut routes: Router,
-        request: hyper::Request<Incoming>,
-        peer: Peer,
-    ) -> Answer {
-        self.ctx.metrics.http_requests.add(1);
-        // A body whose length is given in two ways could be a second request to a proxy before this listener; no second one is accepted.
-        let is_last = request.headers().contains_key(header::TRANSFER_ENCODING);
-        let mut request = request.map(Body::new);
-        request.extensions_mut().insert(peer);
-        let Ok(mut answer) = routes.call(request).await;
-        protect(answer.headers_mut());
-        if is_last {
-            answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-        }
-        answer
     }
 
     /// Runs `work` on a thread for blocking work, when a permit is free.
@@ -164,7 +143,7 @@ enum Checked {
     Arrival,
 }
 
-/// The routes of one connection.
+/// The routes, except those of minions.
 pub(super) fn routes(server: &Arc<HttpServer>) -> Router {
     Router::new()
         .route("/healthz", get(health))
@@ -177,6 +156,7 @@ pub(super) fn routes(server: &Arc<HttpServer>) -> Router {
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
         .layer(from_fn_with_state(server.clone(), guard))
+        .layer(map_response(protected))
         .with_state(server.clone())
 }
 
@@ -186,9 +166,11 @@ struct Rejected(HttpError);
 
 /// Checks a request before it reaches its handler.
 async fn guard(State(server): Server, mut request: Request, next: Next) -> Response {
-    let Some(peer) = request.extensions().get::<Peer>().copied() else {
-        return HttpError::bad("no peer").answer();
+    server.ctx.metrics.http_requests.add(1);
+    let Some(connection) = request.extensions().get::<Arc<Connection>>().cloned() else {
+        return HttpError::bad("no connection").answer();
     };
+    let peer = connection.peer;
     let line = format!("{} {:.200}", request.method(), request.uri());
     let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
     let access = match server.check(&request, peer) {
@@ -199,6 +181,9 @@ async fn guard(State(server): Server, mut request: Request, next: Next) -> Respo
             return error.answer();
         }
     };
+    if let (Some(_), Some(permit)) = (&access, &connection.permit) {
+        permit.keep();
+    }
     let who = access.as_ref().map(|access| (access.name.clone(), access.right.name()));
     request.extensions_mut().insert(access);
     let answer = next.run(request).await;
@@ -212,6 +197,11 @@ async fn guard(State(server): Server, mut request: Request, next: Next) -> Respo
         let action = if is_read { "read" } else { "change" };
         tracing::info!(target: "audit", action, who, right, %peer, request = line, status, bytes, "HTTP request");
     }
+    answer
+}
+
+async fn protected(mut answer: Response) -> Response {
+    protect(answer.headers_mut());
     answer
 }
 

@@ -24,11 +24,11 @@ use serde_json::{Value as Json, json};
 use subtle::ConstantTimeEq as _;
 
 use crate::api::call::{Ctx, document, typed};
-use crate::api::https::tls::sha256;
 use crate::base::limits::{TOKEN_TEXT_BYTES_MAX, TOKENS_MAX};
 use crate::model::{Glob, Right};
 use crate::store::tools::layout::TOKENS_FILE;
 use crate::wire::call::{Args, CallError};
+use crate::wire::signed::sha256;
 
 /// The first characters of every token, by which programs that search for secrets recognise one.
 const PREFIX: &str = "sct_";

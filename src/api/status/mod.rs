@@ -80,7 +80,7 @@ answers! {
         master_keys: MasterKeys,
         /// The extension's spools.
         spools: Vec<SpoolRow>,
-        /// The HTTPS source, if configured.
+        /// The address that serves minions, if configured.
         https: Option<HttpsRow>,
         /// The HTTP listener, if it has an address.
         http: Option<HttpRow>,
@@ -244,7 +244,7 @@ answers! {
         /// Why it cannot be read.
         problem: Option<String>,
     }
-    /// The HTTPS source.
+    /// The address that serves minions.
     HttpsRow {
         /// Its address.
         listen: String,

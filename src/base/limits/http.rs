@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Connections on the network address, and on the unix socket. One more is closed.
+/// Connections on the network address, and on the unix socket. One more closes one without authentication on the network, or is closed.
 pub const HTTP_PEERS_MAX: usize = 1024;
 
 /// Open event streams. One more is answered 503, so that streams leave connections for other requests.

@@ -357,7 +357,7 @@ fn keys(found: &mut Findings, context: &MasterContext<'_>) {
             format!("`chmod 0400 {}`", private.display()),
         );
     }
-    if config.https.listen.is_none() {
+    if !config.serves_minions() {
         return;
     }
     let dir = match master.accepted_keys() {
@@ -368,7 +368,7 @@ fn keys(found: &mut Findings, context: &MasterContext<'_>) {
                 CheckResult::Problem,
                 format!("keys.cache_driver is {driver} ({})", option_origin(master, "keys.cache_driver")),
                 "the master then keeps no files of accepted keys, which the HTTPS source needs to verify minions: it rejects all",
-                "keys.cache_driver: localfs_key (Salt's default), or remove https.listen from the daemon's configuration",
+                "keys.cache_driver: localfs_key (Salt's default), or remove https.listen and http.minions from the daemon's configuration",
             );
         }
     };

@@ -156,7 +156,7 @@ pub(super) fn ext_job_cache(found: &mut Findings, context: &MasterContext<'_>, u
         }
         return;
     }
-    let source = config.https.listen.is_some();
+    let source = config.serves_minions();
     found.advise(
         CHECK,
         CheckResult::Warning,
@@ -167,7 +167,7 @@ pub(super) fn ext_job_cache(found: &mut Findings, context: &MasterContext<'_>, u
         if source {
             "returns of minions without the extension or without saltcellar.url are lost"
         } else {
-            "the daemon does not accept minions of other machines: https.listen is not set"
+            "the daemon does not accept minions of other machines: neither https.listen nor http.minions is set"
         },
         "master_job_cache: saltcellar alone, which stores all returns without setup on minions",
     );

@@ -1,8 +1,8 @@
 //! The daemon: builds all parts from a configuration, runs them, and stops them in order.
 //!
 //! ```text
-//! start: store -> appender, committer, sealer, retainer -> buses -> reactor -> sinks -> ZeroMQ -> socket, HTTPS, HTTP -> ready
-//! stop:  ZeroMQ (PULL: messages received; PUB: events published) -> socket, HTTPS and HTTP (calls in flight finish) -> sinks -> buses (memory
+//! start: store -> appender, committer, sealer, retainer -> buses -> reactor -> sinks -> ZeroMQ -> socket, HTTP -> ready
+//! stop:  ZeroMQ (PULL: messages received; PUB: events published) -> socket, HTTP (calls in flight finish) -> sinks -> buses (memory
 //!        stored or spilled) -> reactor -> appender (all answered, synced) -> committer -> sealer -> retainer -> lock released
 //! ```
 //!
@@ -20,11 +20,11 @@ use tokio::sync::watch;
 
 use super::{engines, permissions, reload, threads, watchdog, zeromq};
 use crate::api::call::{Ctx, JidMaker, Rights};
+use crate::api::http;
 use crate::api::socket::serve;
-use crate::api::{http, https};
 use crate::base::clock::{Clock, Micros};
 use crate::base::limits::{
-    BUS_GATHER, BUS_GATHER_TO_REACT, DRAIN_TIMEOUT, HTTP_CALLS_MAX, JOBS_READ_AT_ONCE,
+    BUS_GATHER, BUS_GATHER_TO_REACT, DRAIN_TIMEOUT, HTTP_CALLS_MAX, HTTPS_ASKING_MAX, JOBS_READ_AT_ONCE,
 };
 use crate::base::metrics::Metrics;
 use crate::base::shutdown::Drain;
@@ -41,7 +41,7 @@ use crate::model::{JidKey, Kind};
 use crate::reactor::service::ReactorService;
 use crate::store::read::job_summary::rank;
 use crate::store::vfs::{self, Disk};
-use crate::store::{Classes, FreeSpace, Limits, Options, Store};
+use crate::store::{Classes, FreeSpace, Intake, Limits, Options, Store};
 use crate::wire::unix_listener::{Listener, ListenerSpec};
 
 /// A running daemon.
@@ -51,9 +51,7 @@ struct Daemon {
     stop: watch::Sender<bool>,
     runtime: tokio::runtime::Runtime,
     socket: tokio::task::JoinHandle<()>,
-    /// The HTTPS source has its own threads, so that network traffic does not delay the master.
-    https: Option<(tokio::runtime::Runtime, tokio::task::JoinHandle<()>)>,
-    /// So has the HTTP listener.
+    /// HTTP has its own threads, so that network traffic does not delay the master.
     http: Option<(tokio::runtime::Runtime, tokio::task::JoinHandle<()>)>,
     buses: Vec<JoinHandle<()>>,
     zeromq: zeromq::ZmqSockets,
@@ -178,6 +176,8 @@ impl Daemon {
             let _inside = runtime.enter();
             zeromq::ZmqSockets::start(config, &metrics)?
         };
+        let http_monitor = config.http.listen.map(|_| http::ListenerMonitor::default());
+        let of_both = || http_monitor.clone().filter(|_| config.http.minions);
         let ctx = Arc::new(Ctx {
             store: store.clone(),
             clock: clock.clone(),
@@ -191,8 +191,8 @@ impl Daemon {
             engines: engines.clone(),
             buses: watches,
             spools: config.spools.clone(),
-            https: config.https.listen.map(|_| https::HttpsMonitor::default()),
-            http: config.http.listen.map(|_| http::HttpMonitor::default()),
+            https: config.https.listen.map(|_| http::ListenerMonitor::default()).or_else(of_both),
+            http: http_monitor.clone(),
             tokens: Arc::new(http::tokens::Tokens::open(&config.state_dir)),
             zeromq: zeromq.statuses(),
             started,
@@ -201,16 +201,7 @@ impl Daemon {
         });
         let scripts = engines::start_scripts(config, scripts, &ctx);
         let (stop, stopping) = watch::channel(false);
-        let https = match ctx.https.clone() {
-            None => None,
-            Some(watch) => {
-                let runtime = self::runtime("sc-https", 4)?;
-                let (config, ctx, intake) = (config.https.clone(), ctx.clone(), intake.clone());
-                let served = runtime.spawn(https::serve(config, ctx, intake, watch, stopping.clone()));
-                Some((runtime, served))
-            }
-        };
-        let http = start_http(config, &ctx, &stopping)?;
+        let http = start_http(config, &ctx, &intake, &stopping)?;
         let signals = {
             let _in = runtime.enter();
             UnixSignals::listen()?
@@ -223,7 +214,6 @@ impl Daemon {
             stop,
             runtime,
             socket,
-            https,
             http,
             buses,
             zeromq,
@@ -279,7 +269,7 @@ impl Daemon {
         self.zeromq.stop();
         let _ = self.stop.send(true);
         let _ = self.runtime.block_on(self.socket);
-        for (runtime, served) in self.https.into_iter().chain(self.http) {
+        if let Some((runtime, served)) = self.http {
             let _ = runtime.block_on(served);
             runtime.shutdown_timeout(Duration::from_secs(5));
         }
@@ -299,16 +289,17 @@ impl Daemon {
     }
 }
 
-/// Opens the HTTP listener, if it is configured.
+/// Opens the HTTP listeners, if any is configured.
 fn start_http(
     config: &Config,
     ctx: &Arc<Ctx>,
+    intake: &Intake,
     stop: &watch::Receiver<bool>,
 ) -> anyhow::Result<Option<(tokio::runtime::Runtime, tokio::task::JoinHandle<()>)>> {
-    if !config.http.is_on() {
+    if !config.http.is_on() && !config.serves_minions() {
         return Ok(None);
     }
-    let runtime = runtime("sc-http", HTTP_CALLS_MAX)?;
+    let runtime = runtime("sc-http", HTTP_CALLS_MAX + HTTPS_ASKING_MAX)?;
     let open = |path| {
         let _inside = runtime.enter();
         let (mode, group) = (config.socket_mode.0, config.socket_group.as_deref());
@@ -321,8 +312,7 @@ fn start_http(
         .map(open)
         .transpose()
         .context("open the unix socket of the HTTP listener")?;
-    let monitor = ctx.http.clone().unwrap_or_default();
-    let served = runtime.spawn(http::serve(config.http.clone(), unix, ctx.clone(), monitor, stop.clone()));
+    let served = runtime.spawn(http::serve(config.clone(), unix, ctx.clone(), intake.clone(), stop.clone()));
     Ok(Some((runtime, served)))
 }
 

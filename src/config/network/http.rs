@@ -48,6 +48,13 @@ pub struct HttpConfig {
     /// - default: `false`
     /// - example: `true`
     pub minion_metrics: bool,
+    /// Whether `http.listen` also serves minions (docs/MINIONS.md), so that they need no second port. Requires `http.listen` and `http.tls`;
+    /// `https.pki_dir` and `https.read` apply. `https.listen` is an address for minions alone; only one of the two can serve them.
+    ///
+    /// - value: true or false
+    /// - default: `false`
+    /// - example: `true`
+    pub minions: bool,
 }
 
 /// Certificate and key of the network listener.
@@ -70,6 +77,10 @@ impl HttpConfig {
 
     /// Rejects a network listener without TLS.
     pub(in crate::config) fn check(&self) -> Result<(), Invalid> {
+        if self.minions && (self.listen.is_none() || self.tls.is_none()) {
+            let problem = "signatures of minions cover the certificate; give http.listen and http.tls too";
+            return Err(Invalid::new("http.minions", problem));
+        }
         match self.listen {
             Some(address) if !address.ip().is_loopback() && self.tls.is_none() => Err(Invalid::new(
                 "http.listen",
@@ -100,8 +111,16 @@ mod tests {
                 "http: {tls: {certificate: c, key: /k}}",
                 "c.yaml:1: http.tls.certificate: \"c\" is not accepted",
             ),
+            (
+                "http: {listen: '127.0.0.1:4581', minions: true}",
+                "c.yaml:1: http.minions: signatures of minions cover the certificate; give http.listen and http.tls too",
+            ),
+            (
+                "http: {tls: {certificate: /c, key: /k}, minions: true}",
+                "c.yaml:1: http.minions: signatures of minions",
+            ),
         ]);
         assert_round_trip("http: {listen: '[::1]:4581', hosts: [a.example], minion_metrics: true}");
-        assert_round_trip("http: {listen: '0.0.0.0:4581', tls: {certificate: /c, key: /k}}");
+        assert_round_trip("http: {listen: '0.0.0.0:4581', tls: {certificate: /c, key: /k}, minions: true}");
     }
 }

@@ -7,20 +7,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::word;
 
-/// The HTTPS source.
+/// The address for minions, and their rights.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HttpsConfig {
-    /// Address of the HTTPS source for minions, for `--return saltcellar` and `ext_job_cache` on other machines. Requires `https.certificate` and
+    /// Address for minions alone, for `--return saltcellar` and `ext_job_cache` on other machines; `http.minions` needs no address of its own. Requires `https.certificate` and
     /// `https.key`. A minion signs its calls with its own Salt key, and can store only its own returns (docs/WIRE.md). The daemon must terminate TLS
     /// itself: a signature is valid for this certificate only.
     ///
     /// - value: an address and a port, such as `"0.0.0.0:4580"` or `"[::]:4580"`
-    /// - default: none: the HTTPS source is off
+    /// - default: none: no address for minions alone
     /// - example: `"0.0.0.0:4580"`
     #[serde(with = "word")]
     pub listen: Option<SocketAddr>,
-    /// The certificate of the HTTPS source, followed by its intermediates up to an authority that the minions trust. The daemon reads this file and
+    /// The certificate of this address, followed by its intermediates up to an authority that the minions trust. The daemon reads this file and
     /// the key again when they change. If either is invalid, the last valid pair stays in use.
     ///
     /// - value: an absolute path of a PEM file
@@ -43,7 +43,7 @@ pub struct HttpsConfig {
     /// - example: `/etc/salt/pki/master`
     #[serde(with = "word")]
     pub pki_dir: PathBuf,
-    /// Read access of a minion through the HTTPS source (for example with `salt-call ret.get_jid saltcellar JID`): nothing, its own returns, or all
+    /// Read access of a minion over HTTPS (for example with `salt-call ret.get_jid saltcellar JID`): nothing, its own returns, or all
     /// jobs and all returns.
     ///
     /// - value: none, own or all
@@ -59,7 +59,7 @@ impl Default for HttpsConfig {
     }
 }
 
-/// Read access of a minion through the HTTPS source.
+/// Read access of a minion over HTTPS.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MinionsRead {

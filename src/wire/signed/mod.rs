@@ -46,6 +46,12 @@ pub type Challenge = [u8; 16];
 /// A SHA-256 hash.
 pub type Digest = [u8; 32];
 
+/// The SHA-256 hash of `bytes`.
+pub fn sha256(bytes: &[u8]) -> Digest {
+    let found = ring::digest::digest(&ring::digest::SHA256, bytes);
+    found.as_ref().first_chunk().copied().unwrap_or_default()
+}
+
 /// Why bytes are not an envelope.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadEnvelope {

@@ -13,10 +13,10 @@ use serde_json::{Map, json};
 use tempfile::TempDir;
 
 use super::{SourceRun, Subject, wait_for_status};
-use crate::api::https::client::{Address, HttpsAnswer, HttpsConnection, Signer};
 use crate::base::clock::{Clock, Micros};
 use crate::model::stamped_jid;
 use crate::testkit::load::packed;
+use crate::testkit::minion::{Address, HttpsAnswer, HttpsConnection, Signer};
 use crate::testkit::usage::own_cpu_s;
 use crate::wire::call::request_frame;
 use crate::wire::msgpack::{Reader, as_bool};

@@ -1,11 +1,13 @@
 //! Connection permits: the limit of concurrent connections, and which one is closed at the limit.
 //!
-//! At the limit the oldest unauthenticated connection (without a valid signature so far) is closed; without
-//! any, the one idle for longest. A signer has at most [`HTTPS_PEERS_OF_ONE`] connections; one more closes
-//! its own one idle for longest. A connection is idle between batches with a valid signature, regardless of other requests.
+//! A connection belongs to the first minion that signs a batch on it, and counts for this one.
+//!
+//! At the limit the oldest unauthenticated connection (without a valid signature or token so far) is closed; without
+//! any, the minion's one idle for longest. A signer has at most [`HTTPS_PEERS_OF_ONE`] connections; one more closes
+//! its own one idle for longest. A minion's connection is idle between batches with a valid signature, regardless of other requests.
+//! One with a token is kept.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -13,25 +15,24 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::base::limits::{HTTPS_AUTH_TIMEOUT, HTTPS_IDLE, HTTPS_PEERS_OF_ONE};
+use crate::base::limits::{HTTPS_BATCHES_OF_ONE, HTTPS_PEERS_OF_ONE};
 
 /// Time for an evicted connection to close.
 const EVICTION_TIME: Duration = Duration::from_millis(500);
 
 /// All permits.
-pub(super) struct HttpsPermits {
+pub(super) struct ConnectionPermits {
     free: Arc<Semaphore>,
     all: usize,
     queues: Mutex<EvictionQueues>,
-    taken: AtomicUsize,
     times: Times,
 }
 
-/// Timeouts for the first valid signature, and between batches.
+/// Timeouts for the first valid signature, if there is one, and between batches.
 #[derive(Clone, Copy)]
-struct Times {
-    unauthenticated: Duration,
-    idle: Duration,
+pub(super) struct Times {
+    pub(super) unauthenticated: Option<Duration>,
+    pub(super) idle: Duration,
 }
 
 /// Connections that can be evicted, in order of eviction.
@@ -40,14 +41,22 @@ struct EvictionQueues {
     next: u64,
     unauthenticated: BTreeMap<u64, Arc<Notify>>,
     idle: BTreeMap<u64, (String, Arc<Notify>)>,
-    /// Connections of each signer, busy or not.
-    of_signer: HashMap<String, usize>,
+    /// Connections of each signer, busy or not, and its permits for batches in flight.
+    of_signer: HashMap<String, (usize, Arc<Semaphore>)>,
 }
 
 impl EvictionQueues {
     fn number(&mut self) -> u64 {
         self.next += 1;
         self.next
+    }
+
+    fn remove(&mut self, state: PermitState) {
+        match state {
+            PermitState::Unauthenticated { number, .. } => drop(self.unauthenticated.remove(&number)),
+            PermitState::Idle { number, .. } => drop(self.idle.remove(&number)),
+            PermitState::Busy => {}
+        }
     }
 
     /// Evicts the longest idle connection of a signer; false if all of them are busy.
@@ -66,35 +75,35 @@ enum PermitState {
     Unauthenticated { number: u64, since: Instant },
     /// No batch in flight.
     Idle { number: u64, since: Instant },
-    /// A batch is in flight, with its own timeouts.
+    /// A batch is in flight, with its own timeouts, or the connection is kept.
     Busy,
 }
 
 /// The permit of one connection, released on drop.
-pub(super) struct HttpsPermit {
-    permits: Arc<HttpsPermits>,
+pub(in crate::api::http) struct Permit {
+    permits: Arc<ConnectionPermits>,
     leave: Arc<Notify>,
     state: Mutex<PermitState>,
     signer: OnceLock<String>,
-    _permit: OwnedSemaphorePermit,
+    _slot: OwnedSemaphorePermit,
 }
 
 /// A verified batch in flight; the connection becomes idle when this is dropped.
-pub(super) struct BatchInFlight<'a>(&'a HttpsPermit);
+pub(in crate::api::http) struct BatchInFlight<'a> {
+    permit: &'a Permit,
+    /// The permits for batches of its signer.
+    pub(in crate::api::http) batches: Arc<Semaphore>,
+}
 
-impl HttpsPermits {
+impl ConnectionPermits {
     /// Permits for `all` connections.
-    pub(super) fn new(all: usize) -> Arc<Self> {
-        Self::timed(all, Times { unauthenticated: HTTPS_AUTH_TIMEOUT, idle: HTTPS_IDLE })
-    }
-
-    fn timed(all: usize, times: Times) -> Arc<Self> {
+    pub(super) fn new(all: usize, times: Times) -> Arc<Self> {
         let (free, queues) = (Arc::new(Semaphore::new(all)), Mutex::default());
-        Arc::new(Self { free, all, queues, taken: AtomicUsize::new(0), times })
+        Arc::new(Self { free, all, queues, times })
     }
 
     /// A permit for a new connection; `evicted` is called if another connection is closed for it. `None` if all are busy.
-    pub(super) async fn take(self: &Arc<Self>, evicted: impl FnOnce()) -> Option<HttpsPermit> {
+    pub(super) async fn take(self: &Arc<Self>, evicted: impl FnOnce()) -> Option<Permit> {
         let permit = if let Ok(permit) = self.free.clone().try_acquire_owned() {
             permit
         } else {
@@ -111,14 +120,13 @@ impl HttpsPermits {
         let mut queues = self.queues.lock();
         let number = queues.number();
         queues.unauthenticated.insert(number, leave.clone());
-        self.taken.fetch_add(1, Ordering::Relaxed);
         let state = Mutex::new(PermitState::Unauthenticated { number, since: Instant::now() });
-        Some(HttpsPermit { permits: self.clone(), leave, state, signer: OnceLock::new(), _permit: permit })
+        Some(Permit { permits: self.clone(), leave, state, signer: OnceLock::new(), _slot: permit })
     }
 
     /// Permits in use.
     pub(super) fn taken(&self) -> usize {
-        self.taken.load(Ordering::Relaxed)
+        self.all - self.free.available_permits()
     }
 
     /// Waits until all permits are free, up to `wait`.
@@ -128,26 +136,34 @@ impl HttpsPermits {
     }
 }
 
-impl HttpsPermit {
+impl Permit {
     /// Starts a batch with a valid signature. `None` if `signer` has too many connections, all of them busy.
-    pub(super) fn begin(&self, signer: &str) -> Option<BatchInFlight<'_>> {
+    pub(in crate::api::http) fn begin(&self, signer: &str) -> Option<BatchInFlight<'_>> {
         let mut queues = self.permits.queues.lock();
-        match self.state() {
-            PermitState::Unauthenticated { number, .. } => {
-                let count = queues.of_signer.get(signer).copied().unwrap_or(0);
-                if count >= HTTPS_PEERS_OF_ONE && !queues.evict(signer) {
-                    return None;
-                }
-                queues.unauthenticated.remove(&number);
-                *queues.of_signer.entry(signer.to_owned()).or_default() += 1;
-                // An unauthenticated connection has no signer yet.
-                let _ = self.signer.set(signer.to_owned());
+        if self.signer.get().is_none() {
+            let count = queues.of_signer.get(signer).map_or(0, |(count, _)| *count);
+            if count >= HTTPS_PEERS_OF_ONE && !queues.evict(signer) {
+                return None;
             }
-            PermitState::Idle { number, .. } => drop(queues.idle.remove(&number)),
-            PermitState::Busy => {}
+            let of_signer = queues.of_signer.entry(signer.to_owned());
+            of_signer.or_insert_with(|| (0, Arc::new(Semaphore::new(HTTPS_BATCHES_OF_ONE)))).0 += 1;
+            // Requests of a connection are sequential, so it has no signer yet.
+            let _ = self.signer.set(signer.to_owned());
         }
-        self.set(PermitState::Busy);
-        Some(BatchInFlight(self))
+        let (_, batches) = self.signer.get().and_then(|signer| queues.of_signer.get(signer))?;
+        let batches = batches.clone();
+        self.make_busy(&mut queues);
+        Some(BatchInFlight { permit: self, batches })
+    }
+
+    /// Keeps an authenticated connection from eviction.
+    pub(in crate::api::http) fn keep(&self) {
+        self.make_busy(&mut self.permits.queues.lock());
+    }
+
+    fn make_busy(&self, queues: &mut EvictionQueues) {
+        queues.remove(self.state());
+        *self.state.lock() = PermitState::Busy;
     }
 
     /// Waits until the connection must be closed: evicted, or timed out.
@@ -155,17 +171,17 @@ impl HttpsPermit {
         let times = self.permits.times;
         loop {
             let until = match self.state() {
-                PermitState::Unauthenticated { since, .. } => since + times.unauthenticated,
-                PermitState::Idle { since, .. } => since + times.idle,
-                // Checked again then.
-                PermitState::Busy => Instant::now() + times.idle,
+                PermitState::Unauthenticated { since, .. } => times.unauthenticated.map(|time| since + time),
+                PermitState::Idle { since, .. } => Some(since + times.idle),
+                PermitState::Busy => None,
             };
-            if until <= Instant::now() {
+            if until.is_some_and(|until| until <= Instant::now()) {
                 return;
             }
             tokio::select! {
                 () = self.leave.notified() => return,
-                () = sleep_until(until) => {}
+                // Without a timeout the state is checked again later.
+                () = sleep_until(until.unwrap_or_else(|| Instant::now() + times.idle)) => {}
             }
         }
     }
@@ -173,45 +189,42 @@ impl HttpsPermit {
     fn state(&self) -> PermitState {
         *self.state.lock()
     }
-
-    fn set(&self, state: PermitState) {
-        *self.state.lock() = state;
-    }
 }
 
 impl Drop for BatchInFlight<'_> {
     fn drop(&mut self) {
-        let mut queues = self.0.permits.queues.lock();
+        let Permit { permits, signer, leave, state, .. } = self.permit;
+        let mut queues = permits.queues.lock();
         let number = queues.number();
-        let signer = self.0.signer.get().cloned().unwrap_or_default();
-        queues.idle.insert(number, (signer, self.0.leave.clone()));
-        self.0.set(PermitState::Idle { number, since: Instant::now() });
+        queues.idle.insert(number, (signer.get().cloned().unwrap_or_default(), leave.clone()));
+        *state.lock() = PermitState::Idle { number, since: Instant::now() };
     }
 }
 
-impl Drop for HttpsPermit {
+impl Drop for Permit {
     fn drop(&mut self) {
         let mut queues = self.permits.queues.lock();
-        match self.state() {
-            PermitState::Unauthenticated { number, .. } => drop(queues.unauthenticated.remove(&number)),
-            PermitState::Idle { number, .. } => drop(queues.idle.remove(&number)),
-            PermitState::Busy => {}
-        }
+        queues.remove(self.state());
         if let Some(signer) = self.signer.get()
-            && let Some(count) = queues.of_signer.get_mut(signer)
+            && let Some((count, _)) = queues.of_signer.get_mut(signer)
         {
             *count -= 1;
             if *count == 0 {
                 queues.of_signer.remove(signer);
             }
         }
-        self.permits.taken.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn new(all: usize) -> Arc<ConnectionPermits> {
+        ConnectionPermits::new(all, Times { unauthenticated: Some(HOUR), idle: HOUR })
+    }
 
     fn run<T>(work: impl Future<Output = T>) -> T {
         tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(work)
@@ -222,13 +235,14 @@ mod tests {
     }
 
     /// Waits until a connection is evicted, and closes it. The timeouts of this file are longer than the deadline.
-    async fn closes(connection: HttpsPermit) {
+    async fn closes(connection: Permit) {
         timeout(Duration::from_secs(10), connection.eviction_or_timeout())
             .await
             .expect("the connection was not evicted");
     }
+
     /// Whether the connection must be closed.
-    async fn is_evicted(connection: &HttpsPermit) -> bool {
+    async fn is_evicted(connection: &Permit) -> bool {
         tokio::select! {
             biased;
             () = connection.eviction_or_timeout() => true,
@@ -239,7 +253,7 @@ mod tests {
     #[test]
     fn the_oldest_unauthenticated_connection_is_evicted_then_the_longest_idle() {
         run(async {
-            let permits = HttpsPermits::new(3);
+            let permits = new(3);
             let [a, b, first] = [
                 permits.take(no_eviction).await,
                 permits.take(no_eviction).await,
@@ -269,9 +283,30 @@ mod tests {
     }
 
     #[test]
+    fn a_connection_with_a_token_is_kept_and_counts_if_a_minion_signs_on_it() {
+        run(async {
+            let permits = new(2);
+            let [kept, other] =
+                [permits.take(no_eviction).await, permits.take(no_eviction).await].map(Option::unwrap);
+            kept.keep();
+            let closing = tokio::spawn(closes(other));
+            let other = permits.take(|| ()).await.unwrap();
+            closing.await.unwrap();
+            other.keep();
+            assert!(permits.take(no_eviction).await.is_none(), "both are kept");
+            drop(other.begin("a").unwrap());
+            assert_eq!(permits.queues.lock().of_signer.get("a").map(|(count, _)| *count), Some(1));
+            let closing = tokio::spawn(closes(other));
+            assert!(permits.take(|| ()).await.is_some(), "a minion's connection between batches is idle");
+            closing.await.unwrap();
+            assert!(!is_evicted(&kept).await);
+        });
+    }
+
+    #[test]
     fn one_signer_cannot_hold_all_connections() {
         run(async {
-            let permits = HttpsPermits::new(HTTPS_PEERS_OF_ONE + 10);
+            let permits = new(HTTPS_PEERS_OF_ONE + 10);
             let mut held = Vec::new();
             for _ in 0..HTTPS_PEERS_OF_ONE {
                 let connection = permits.take(no_eviction).await.unwrap();
@@ -300,11 +335,10 @@ mod tests {
 
     #[test]
     fn the_idle_timeout_starts_at_the_last_batch() {
-        const LONG: Duration = Duration::from_secs(3600);
         const SHORT: Duration = Duration::from_millis(30);
         run(async {
-            for (unauthenticated, idle) in [(SHORT, LONG), (LONG, SHORT)] {
-                let permits = HttpsPermits::timed(3, Times { unauthenticated, idle });
+            for (unauthenticated, idle) in [(Some(SHORT), HOUR), (Some(HOUR), SHORT), (None, SHORT)] {
+                let permits = ConnectionPermits::new(3, Times { unauthenticated, idle });
                 let [unknown, known, busy] = [
                     permits.take(no_eviction).await,
                     permits.take(no_eviction).await,
@@ -314,11 +348,11 @@ mod tests {
                 drop(known.begin("a").unwrap());
                 let batch = busy.begin("b").unwrap();
                 let (short, long) =
-                    if unauthenticated == SHORT { (&unknown, &known) } else { (&known, &unknown) };
+                    if unauthenticated == Some(SHORT) { (&unknown, &known) } else { (&known, &unknown) };
                 // Other requests do not reach the permit, so they extend nothing.
                 tokio::select! {
                     () = short.eviction_or_timeout() => {}
-                    () = long.eviction_or_timeout() => panic!("its timeout is an hour"),
+                    () = long.eviction_or_timeout() => panic!("its timeout is an hour, or none"),
                     () = busy.eviction_or_timeout() => panic!("a batch is in flight"),
                     () = tokio::time::sleep(Duration::from_secs(10)) => panic!("not closed"),
                 }
@@ -330,7 +364,7 @@ mod tests {
     #[test]
     fn a_permit_is_forgotten_with_its_connection() {
         run(async {
-            let permits = HttpsPermits::new(2);
+            let permits = new(2);
             for _ in 0..2 * HTTPS_PEERS_OF_ONE {
                 let connection = permits.take(no_eviction).await.unwrap();
                 let batch = connection.begin("a").unwrap();

@@ -1,5 +1,5 @@
-//! A minion's client of the HTTPS source, for the load generator and for tests. Minions use the extension
-//! (`salt/src/saltext/saltcellar/utils/https.py`), which implements the same protocol.
+//! A minion that signs batches over HTTPS. Real minions use the extension (`salt/src/saltext/saltcellar/utils/https.py`), which implements
+//! the same protocol.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -11,11 +11,10 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
-use super::tls::sha256;
 use crate::base::clock::Micros;
 use crate::base::limits::CLI_ANSWER_TIMEOUT;
 use crate::wire::msgpack::{Reader, get};
-use crate::wire::signed::{BATCH_PATH, Challenge, Digest, Envelope, HELLO_PATH};
+use crate::wire::signed::{BATCH_PATH, Challenge, Digest, Envelope, HELLO_PATH, sha256};
 
 /// Bytes of the head of an answer.
 const HEAD_BYTES_MAX: usize = 16 * 1024;

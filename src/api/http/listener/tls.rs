@@ -1,4 +1,4 @@
-//! The certificate of the source: loaded from two files, and reloaded when one of them changes.
+//! The certificate of an address: loaded from two files, and reloaded when one of them changes.
 //!
 //! # Invariant
 //!
@@ -14,21 +14,21 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use crate::base::clock::Micros;
 use crate::base::limits::PEM_BYTES_MAX;
 use crate::config::salt_master::{FileIdentity, read_small};
-use crate::wire::signed::{Digest, der};
+use crate::wire::signed::{Digest, der, sha256};
 
 /// A loaded certificate with its key.
 #[derive(Clone)]
-pub(in crate::api) struct Certificate {
+pub(super) struct Certificate {
     /// The configuration for handshakes.
-    pub(in crate::api) config: Arc<ServerConfig>,
+    pub(super) config: Arc<ServerConfig>,
     /// Its hash, which minions sign.
-    pub(in crate::api) digest: Digest,
+    pub(super) digest: Digest,
     /// Its expiry, if it can be parsed.
-    pub(in crate::api) not_after: Option<Micros>,
+    pub(super) not_after: Option<Micros>,
 }
 
 /// The result of checking the files.
-pub(in crate::api) enum CertificateChange {
+pub(super) enum CertificateChange {
     /// Unchanged files.
     Same,
     /// A valid new pair.
@@ -37,19 +37,19 @@ pub(in crate::api) enum CertificateChange {
     Bad(String),
 }
 
-pub(in crate::api) struct Files {
+pub(super) struct Files {
     certificate: PathBuf,
     key: PathBuf,
     seen: Option<[Option<FileIdentity>; 2]>,
 }
 
 impl Files {
-    pub(in crate::api) fn new(certificate: &Path, key: &Path) -> Self {
+    pub(super) fn new(certificate: &Path, key: &Path) -> Self {
         Self { certificate: certificate.to_owned(), key: key.to_owned(), seen: None }
     }
 
     /// Loads the files if they have changed since the last call.
-    pub(in crate::api) fn check(&mut self) -> CertificateChange {
+    pub(super) fn check(&mut self) -> CertificateChange {
         let now = [&self.certificate, &self.key].map(|path| FileIdentity::of(path).ok());
         if self.seen == Some(now) {
             return CertificateChange::Same;
@@ -83,10 +83,4 @@ fn load(certificate: &Path, key: &Path) -> Result<Certificate, String> {
     config.send_tls13_tickets = 0;
     config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
     Ok(Certificate { config: Arc::new(config), digest, not_after })
-}
-
-/// The SHA-256 of `bytes`.
-pub(in crate::api) fn sha256(bytes: &[u8]) -> Digest {
-    let found = ring::digest::digest(&ring::digest::SHA256, bytes);
-    found.as_ref().first_chunk().copied().unwrap_or_default()
 }

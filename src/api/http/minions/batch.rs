@@ -4,14 +4,13 @@
 //! payload is read.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use axum::body::Body;
 use http_body_util::BodyExt as _;
-use hyper::body::{Bytes, Incoming};
+use hyper::body::Bytes;
 use parking_lot::Mutex;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use ring::signature::{RSA_PKCS1_2048_8192_SHA256, UnparsedPublicKey};
@@ -19,9 +18,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::keys::{Keys, NoKey};
-use super::permits::{BatchInFlight, HttpsPermit};
-use super::tls::sha256;
 use crate::api::call::{CallHandler, Caller, Ctx, find, signed_return};
+use crate::api::http::answer::AnswerRoom;
+use crate::api::http::listener::{BatchInFlight, Connection, Permit};
 use crate::api::submit::submit;
 use crate::base::limits::{
     HTTPS_ANSWER_BYTES, HTTPS_ANSWERS_OF_ONE_BYTES, HTTPS_ASKING_MAX, HTTPS_BAD_LOG_INTERVAL,
@@ -30,13 +29,13 @@ use crate::base::limits::{
     PEER_TIMEOUT, WIRE_FRAME_BYTES_MAX,
 };
 use crate::base::metrics::{Counter, Metrics};
-use crate::config::MinionsRead;
+use crate::config::{HttpsConfig, MinionsRead};
 use crate::model::FrameBatch;
 use crate::store::Intake;
 use crate::wire::call::{CallError, Request, answer_frame, refusal_frame};
 use crate::wire::msgpack::{self, Writer};
 use crate::wire::signed::{
-    Challenge, Digest, ENVELOPE_LEN_MAX, Envelope, HELLO_PATH, OpenedEnvelope, frames,
+    Challenge, Digest, ENVELOPE_LEN_MAX, Envelope, HELLO_PATH, OpenedEnvelope, frames, sha256,
 };
 
 /// Bytes per permit of a lane.
@@ -52,139 +51,57 @@ const READABLE: [&str; 7] =
 /// Those with an answer by minion, allowed with `https.read: own` for the minion's own part.
 const OWN_READABLE: [&str; 2] = ["get_jid", "get_fun"];
 
-/// State shared by all connections.
-pub(super) struct HttpsServer {
+/// State shared by all connections of minions.
+pub(in crate::api::http) struct Minions {
     pub(super) ctx: Arc<Ctx>,
     intake: Intake,
     keys: Keys,
     read: MinionsRead,
     small: Arc<Semaphore>,
     large: Arc<Semaphore>,
-    in_flight: Mutex<HashMap<String, Weak<Semaphore>>>,
     asking: Semaphore,
-    answer_bytes: AtomicUsize,
+    answers: AnswerRoom,
     logged: Mutex<HashMap<&'static str, Instant>>,
 }
 
-impl HttpsServer {
-    pub(super) fn new(ctx: Arc<Ctx>, intake: Intake, keys: Keys, read: MinionsRead) -> Self {
+impl Minions {
+    pub(in crate::api::http) fn new(ctx: Arc<Ctx>, intake: Intake, config: &HttpsConfig) -> Self {
         let lane = |bytes: usize| Arc::new(Semaphore::new(bytes / PERMIT_BYTES));
         Self {
             ctx,
             intake,
-            keys,
-            read,
+            keys: Keys::of(&config.pki_dir),
+            read: config.read,
             small: lane(HTTPS_SMALL_BYTES_IN_FLIGHT),
             large: lane(HTTPS_LARGE_BYTES_IN_FLIGHT),
-            in_flight: Mutex::default(),
             asking: Semaphore::new(HTTPS_ASKING_MAX),
-            answer_bytes: AtomicUsize::new(0),
+            answers: AnswerRoom::new(HTTPS_ANSWER_BYTES),
             logged: Mutex::default(),
         }
     }
-    /// The permits for batches in flight of one minion.
-    fn batch_permits(&self, id: &str) -> Arc<Semaphore> {
-        let mut all = self.in_flight.lock();
-        if let Some(permits) = all.get(id).and_then(Weak::upgrade) {
-            return permits;
-        }
-        let permits = Arc::new(Semaphore::new(HTTPS_BATCHES_OF_ONE));
-        all.insert(id.to_owned(), Arc::downgrade(&permits));
-        permits
-    }
-
-    /// Removes the permits of a minion without batches in flight.
-    fn remove_unused_permits(&self, id: &str) {
-        let mut all = self.in_flight.lock();
-        if all.get(id).is_some_and(|permits| permits.strong_count() == 0) {
-            all.remove(id);
-        }
-    }
-
-    /// Reserves bytes for a batch, and its minion's permits.
-    async fn room(self: &Arc<Self>, id: &str, len: usize) -> Option<Room> {
-        let lane = if len <= HTTPS_SMALL_BYTES { &self.small } else { &self.large };
-        // A large batch takes all permits of its minion.
-        let permits = if len <= HTTPS_SMALL_BYTES { 1 } else { HTTPS_BATCHES_OF_ONE };
-        let take = |from: Arc<Semaphore>, permits: usize| {
-            timeout(PEER_TIMEOUT, from.acquire_many_owned(u32::try_from(permits).unwrap_or(u32::MAX)))
-        };
-        let mut room = Room { server: self.clone(), id: id.to_owned(), held: Vec::with_capacity(2) };
-        room.held.push(take(self.batch_permits(id), permits).await.ok()?.ok()?);
-        room.held.push(take(lane.clone(), len / PERMIT_BYTES + 1).await.ok()?.ok()?);
-        Some(room)
-    }
-}
-
-/// The permits of a batch.
-struct Room {
-    server: Arc<HttpsServer>,
-    id: String,
-    held: Vec<OwnedSemaphorePermit>,
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        self.held.clear();
-        self.server.remove_unused_permits(&self.id);
-    }
-}
-
-/// A connection with its challenge.
-pub(super) struct Session {
-    pub(super) server: Arc<HttpsServer>,
-    pub(super) permit: HttpsPermit,
-    pub(super) from: SocketAddr,
-    certificate: Digest,
-    challenge: Challenge,
-    number: AtomicU64,
-    requests: AtomicU64,
-}
-
-impl Session {
-    pub(super) fn new(
-        server: Arc<HttpsServer>,
-        permit: HttpsPermit,
-        from: SocketAddr,
-        certificate: Digest,
-    ) -> Self {
-        let mut challenge = Challenge::default();
-        if SystemRandom::new().fill(&mut challenge).is_err() {
-            // Without randomness from the kernel all batches of this connection are rejected.
-            tracing::error!("cannot generate a challenge: the kernel provides no random bytes");
-        }
-        Self {
-            server,
-            permit,
-            from,
-            certificate,
-            challenge,
-            number: AtomicU64::new(0),
-            requests: AtomicU64::new(0),
-        }
-    }
-
-    pub(super) fn challenge(&self) -> &Challenge {
-        &self.challenge
-    }
-
-    pub(super) fn count_request(&self) {
-        self.requests.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn requests(&self) -> u64 {
-        self.requests.load(Ordering::Relaxed)
-    }
 
     /// Handles a batch: returns the answers to its calls, or why it is rejected as a whole.
-    pub(super) async fn take_batch(&self, body: Incoming) -> Result<Bytes, CallError> {
+    pub(super) async fn take_batch(
+        self: &Arc<Self>,
+        connection: &Connection,
+        body: Body,
+    ) -> Result<Bytes, CallError> {
+        let (Some(permit), Some(certificate)) = (&connection.permit, &connection.certificate) else {
+            return Err(CallError::Protocol("minions connect over a network address with TLS".to_owned()));
+        };
+        let request = SignedRequest { server: self, connection, permit, certificate };
         let mut body = BatchBody { incoming: body, received: Vec::new() };
-        let outcome = self.verify_and_read(&mut body).await;
-        match outcome {
-            Ok((signer, payload, room, in_flight)) => {
-                let answers = self.carry_out(signer, payload, room).await;
-                drop(in_flight);
-                self.server.outgoing(answers)
+        match request.verify_and_read(&mut body).await {
+            Ok((signer, payload, held)) => {
+                let answers = request.carry_out(signer, payload).await;
+                drop(held);
+                let len = answers.len();
+                self.answers.hold_now(answers).ok_or_else(|| {
+                    self.ctx.metrics.https_overloaded.add(1);
+                    CallError::Unavailable(format!(
+                        "an answer of {len} bytes, while too many bytes of other answers wait to be read; try again later"
+                    ))
+                })
             }
             Err(error) => {
                 body.drain().await;
@@ -193,10 +110,53 @@ impl Session {
         }
     }
 
-    async fn verify_and_read(
-        &self,
-        body: &mut BatchBody,
-    ) -> Result<(String, Vec<u8>, Room, BatchInFlight<'_>), CallError> {
+    /// Reserves bytes for a batch, and its share of its minion's permits.
+    async fn room(&self, batches: &Arc<Semaphore>, len: usize) -> Option<[OwnedSemaphorePermit; 2]> {
+        // A large batch takes all permits of its minion.
+        let (lane, permits) =
+            if len <= HTTPS_SMALL_BYTES { (&self.small, 1) } else { (&self.large, HTTPS_BATCHES_OF_ONE) };
+        let take = |from: &Arc<Semaphore>, permits: usize| {
+            timeout(PEER_TIMEOUT, from.clone().acquire_many_owned(u32::try_from(permits).unwrap_or(u32::MAX)))
+        };
+        let of_minion = take(batches, permits).await.ok()?.ok()?;
+        Some([of_minion, take(lane, len / PERMIT_BYTES + 1).await.ok()?.ok()?])
+    }
+}
+
+/// The challenge of a connection, and the number of its last batch.
+pub(in crate::api::http) struct SignedSession {
+    challenge: Challenge,
+    number: AtomicU64,
+}
+
+impl SignedSession {
+    pub(super) fn new() -> Self {
+        let mut challenge = Challenge::default();
+        if SystemRandom::new().fill(&mut challenge).is_err() {
+            // Without randomness from the kernel all batches of this connection are rejected.
+            tracing::error!("cannot generate a challenge: the kernel provides no random bytes");
+        }
+        Self { challenge, number: AtomicU64::new(0) }
+    }
+
+    pub(super) fn challenge(&self) -> &Challenge {
+        &self.challenge
+    }
+}
+
+/// The reserved memory of a batch, and its connection's state.
+type Held<'a> = ([OwnedSemaphorePermit; 2], BatchInFlight<'a>);
+
+/// A request with a batch.
+struct SignedRequest<'a> {
+    server: &'a Arc<Minions>,
+    connection: &'a Connection,
+    permit: &'a Permit,
+    certificate: &'a Digest,
+}
+
+impl SignedRequest<'_> {
+    async fn verify_and_read(&self, body: &mut BatchBody) -> Result<(String, Vec<u8>, Held<'_>), CallError> {
         let metrics = &self.server.ctx.metrics;
         let until = Instant::now() + PEER_TIMEOUT;
         let (signer, digest, len, end) = loop {
@@ -224,7 +184,7 @@ impl Session {
                 "minion {signer} has {HTTPS_PEERS_OF_ONE} connections with batches in flight; try again later"
             ))
         })?;
-        let room = self.server.room(&signer, len).await.ok_or_else(|| {
+        let room = self.server.room(&in_flight.batches, len).await.ok_or_else(|| {
             metrics.https_overloaded.add(1);
             CallError::Unavailable("too many bytes of batches are in flight; try again later".to_owned())
         })?;
@@ -253,7 +213,7 @@ impl Session {
             return Err(self.unproven("signature", &metrics.https_signatures_bad, message));
         }
         metrics.https_batches.add(1);
-        Ok((signer, payload, room, in_flight))
+        Ok((signer, payload, (room, in_flight)))
     }
 
     /// Verifies that the envelope is from a minion with an accepted key, current, for this connection, and new.
@@ -280,13 +240,16 @@ impl Session {
             );
             return Err(self.unproven("clock", &metrics.https_clocks_off, message));
         }
-        if envelope.challenge != self.challenge || self.challenge == Challenge::default() {
+        let session = self.connection.session.get().filter(|session| {
+            session.challenge == envelope.challenge && session.challenge != Challenge::default()
+        });
+        let Some(session) = session else {
             let message = format!(
                 "the batch of minion {id} was made for another connection: it was sent twice, or without GET {HELLO_PATH} before"
             );
             return Err(self.unproven("replayed", &metrics.https_replayed, message));
-        }
-        let text = envelope.signed_text(&self.certificate);
+        };
+        let text = envelope.signed_text(self.certificate);
         if UnparsedPublicKey::new(&RSA_PKCS1_2048_8192_SHA256, &key).verify(&text, signature).is_err() {
             let message = format!(
                 "the signature does not match the accepted key of minion {id}, or not this certificate"
@@ -294,7 +257,7 @@ impl Session {
             return Err(self.unproven("signature", &metrics.https_signatures_bad, message));
         }
         // Requests of a connection are sequential, so numbers only increase.
-        if self.number.fetch_max(envelope.number, Ordering::AcqRel) >= envelope.number {
+        if session.number.fetch_max(envelope.number, Ordering::AcqRel) >= envelope.number {
             let message =
                 format!("batch {} of minion {id} was sent before on this connection", envelope.number);
             return Err(self.unproven("replayed", &metrics.https_replayed, message));
@@ -319,12 +282,12 @@ impl Session {
         let mut logged = self.server.logged.lock();
         if logged.get(kind).is_none_or(|last| last.elapsed() >= HTTPS_BAD_LOG_INTERVAL) {
             logged.insert(kind, Instant::now());
-            tracing::warn!(from = %self.from, why, "batch on the HTTPS source rejected");
+            tracing::warn!(from = %self.connection.peer, why, "batch of a minion rejected");
         }
     }
 
     /// Stores the returns, then answers the reading calls.
-    async fn carry_out(&self, signer: String, payload: Vec<u8>, room: Room) -> Vec<u8> {
+    async fn carry_out(&self, signer: String, payload: Vec<u8>) -> Vec<u8> {
         let mut batch = FrameBatch::within(&payload);
         let mut answers = BatchAnswers::default();
         let mut reads = Vec::new();
@@ -353,14 +316,13 @@ impl Session {
             } else if let Err(error) = self.may_read(request.call) {
                 answers.refuse(Some(request.id), &error);
             } else {
-                reads.push(frame.unwrap_or_default().to_vec());
+                reads.push((request.id, frame.unwrap_or_default().to_vec()));
             }
         }
         let entries = batch.detach();
         let stored = if entries.is_empty() { Ok(()) } else { self.store(entries.into_batch(payload)).await };
         answers.settle(stored, &self.server.ctx.metrics);
         self.answer(&signer, reads, &mut answers).await;
-        drop(room);
         answers.frames
     }
 
@@ -392,82 +354,39 @@ impl Session {
     }
 
     /// Answers reading calls, for a few batches at a time.
-    async fn answer(&self, signer: &str, reads: Vec<Vec<u8>>, answers: &mut BatchAnswers) {
+    async fn answer(&self, signer: &str, reads: Vec<(u64, Vec<u8>)>, answers: &mut BatchAnswers) {
         if reads.is_empty() {
             return;
         }
-        let _place = self.server.asking.acquire().await;
-        for read in reads {
+        let metrics = &self.server.ctx.metrics;
+        let _permit = self.server.asking.acquire().await;
+        for (id, read) in reads {
             if answers.frames.len() > HTTPS_ANSWERS_OF_ONE_BYTES {
-                self.server.ctx.metrics.https_overloaded.add(1);
-                let id = Request::read(&read).ok().map(|request| request.id);
-                let message =
-                    "the answers before this one are long; send this call in a separate batch".to_owned();
-                answers.refuse(id, &CallError::Unavailable(message));
-                continue;
+                metrics.https_overloaded.add(1);
+                let message = "the answers before this one are long; send this call in a separate batch";
+                answers.refuse(Some(id), &CallError::Unavailable(message.to_owned()));
+            } else {
+                answers.add(id, self.look_up(signer, read).await, metrics);
             }
-            answers.frames.extend_from_slice(&self.look_up(signer, read).await);
         }
     }
-    async fn look_up(&self, signer: &str, read: Vec<u8>) -> Vec<u8> {
+
+    async fn look_up(&self, signer: &str, read: Vec<u8>) -> Result<Vec<u8>, CallError> {
         let (server, signer) = (self.server.clone(), signer.to_owned());
         let answered = tokio::task::spawn_blocking(move || {
-            let Ok(request) = Request::read(&read) else { return Vec::new() };
+            let request = Request::read(&read)?;
             let Some(run @ CallHandler::Read(_)) = find(request.call).map(|call| &call.run) else {
-                return Vec::new();
+                return Err(CallError::UnknownCall(request.call.to_owned()));
             };
-            let work = || run.answer(&server.ctx, &request.args, Caller::default());
-            let answer = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
-                Err(CallError::Internal("the call panicked, see the daemon's log".to_owned()))
-            });
-            let answer = answer.map(|answer| match server.read {
+            let answer = run.answer(&server.ctx, &request.args, Caller::default())?;
+            Ok(match server.read {
                 MinionsRead::Own => own_part(&answer, &signer),
                 MinionsRead::None | MinionsRead::All => answer,
-            });
-            match answer {
-                Ok(answer) => answer_frame(request.id, &answer),
-                Err(error) => {
-                    server.ctx.metrics.calls_failed.add(1);
-                    refusal_frame(Some(request.id), &error)
-                }
-            }
+            })
         });
-        answered.await.unwrap_or_default()
-    }
-}
-
-impl HttpsServer {
-    /// Wraps answers for sending, if there is room for them.
-    pub(super) fn outgoing(self: &Arc<Self>, answers: Vec<u8>) -> Result<Bytes, CallError> {
-        let len = answers.len();
-        let waiting = self.answer_bytes.fetch_add(len, Ordering::AcqRel);
-        let outgoing = CountedAnswers { answers, server: self.clone() };
-        if waiting + len > HTTPS_ANSWER_BYTES {
-            self.ctx.metrics.https_overloaded.add(1);
-            let message = format!(
-                "an answer of {len} bytes, while {waiting} bytes of other answers wait to be read; try again later"
-            );
-            return Err(CallError::Unavailable(message));
-        }
-        Ok(Bytes::from_owner(outgoing))
-    }
-}
-
-/// Answers, counted until their last byte is sent.
-struct CountedAnswers {
-    answers: Vec<u8>,
-    server: Arc<HttpsServer>,
-}
-
-impl AsRef<[u8]> for CountedAnswers {
-    fn as_ref(&self) -> &[u8] {
-        &self.answers
-    }
-}
-
-impl Drop for CountedAnswers {
-    fn drop(&mut self) {
-        self.server.answer_bytes.fetch_sub(self.answers.len(), Ordering::AcqRel);
+        // A panic is a bug; the minion gets an error for this call alone.
+        let panicked = |_| Err(CallError::Internal("the call panicked, see the daemon's log".to_owned()));
+        answered.await.unwrap_or_else(panicked)
     }
 }
 
@@ -497,14 +416,18 @@ impl BatchAnswers {
     }
 
     fn settle(&mut self, stored: Result<(), String>, metrics: &Metrics) {
-        let error = stored.err().map(CallError::Unavailable);
+        let stored = stored.map_err(CallError::Unavailable);
         for (id, answer) in std::mem::take(&mut self.stored) {
-            match &error {
-                None => self.frames.extend_from_slice(&answer_frame(id, &answer)),
-                Some(error) => {
-                    metrics.calls_failed.add(1);
-                    self.refuse(Some(id), error);
-                }
+            self.add(id, stored.clone().map(|()| answer), metrics);
+        }
+    }
+
+    fn add(&mut self, id: u64, answer: Result<Vec<u8>, CallError>, metrics: &Metrics) {
+        match answer {
+            Ok(answer) => self.frames.extend_from_slice(&answer_frame(id, &answer)),
+            Err(error) => {
+                metrics.calls_failed.add(1);
+                self.refuse(Some(id), &error);
             }
         }
     }
@@ -512,7 +435,7 @@ impl BatchAnswers {
 
 /// A partly read body of a request.
 struct BatchBody {
-    incoming: Incoming,
+    incoming: Body,
     received: Vec<u8>,
 }
 

@@ -1,0 +1,282 @@
+//! The server of every network address: it binds, accepts, loads the certificate, limits connections and stops. Its [`ListenerKind`] is what
+//! an address has of its own; its routes are given.
+//!
+//! # Invariant
+//!
+//! Invalid certificate files and addresses in use never stop the daemon: they are reported and retried.
+
+mod connection;
+mod permits;
+mod tls;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use parking_lot::Mutex;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+
+pub(super) use self::connection::{Connection, ConnectionServer};
+pub(super) use self::permits::{BatchInFlight, Permit};
+use self::permits::{ConnectionPermits, Times};
+use self::tls::{Certificate, CertificateChange, Files};
+use super::access::Peer;
+use crate::api::call::Ctx;
+use crate::base::clock::Micros;
+use crate::base::limits::{
+    HTTP_HEAD_BYTES_MAX, HTTP_HEAD_LINES_MAX, HTTP_PEERS_MAX, HTTPS_AUTH_TIMEOUT, HTTPS_EXPIRED_LOG_INTERVAL,
+    HTTPS_EXPIRES_SOON, HTTPS_HEAD_BYTES_MAX, HTTPS_HEAD_LINES_MAX, HTTPS_IDLE, HTTPS_PEERS_MAX, HTTPS_POLL,
+    PEER_TIMEOUT,
+};
+use crate::base::metrics::{Counter, Metrics};
+use crate::config::HttpTls;
+
+/// Limits and counters of an address.
+pub(super) struct ListenerKind {
+    /// Its section of the configuration.
+    name: &'static str,
+    peers_max: usize,
+    times: Times,
+    head_bytes_max: usize,
+    head_lines_max: usize,
+    pub(super) counters: fn(&Metrics) -> ConnectionCounters<'_>,
+}
+
+/// The counters of an address.
+pub(super) struct ConnectionCounters<'a> {
+    pub(super) accepted: &'a Counter,
+    pub(super) rejected: &'a Counter,
+    evicted: &'a Counter,
+    handshakes_failed: &'a Counter,
+    malformed: &'a Counter,
+    /// For peers without TLS, which then get a hint; otherwise their handshake fails.
+    without_tls: Option<&'a Counter>,
+}
+
+/// The API, the page, metrics and hooks.
+pub(super) static API: ListenerKind = ListenerKind {
+    name: "http",
+    peers_max: HTTP_PEERS_MAX,
+    // Health checks need no token and may keep their connection.
+    times: Times { unauthenticated: None, idle: HTTPS_IDLE },
+    head_bytes_max: HTTP_HEAD_BYTES_MAX,
+    head_lines_max: HTTP_HEAD_LINES_MAX,
+    counters: |metrics| ConnectionCounters {
+        accepted: &metrics.http_peers,
+        rejected: &metrics.http_peers_rejected,
+        evicted: &metrics.http_peers_evicted,
+        handshakes_failed: &metrics.http_handshakes_failed,
+        malformed: &metrics.http_malformed,
+        without_tls: None,
+    },
+};
+
+/// Minions alone.
+pub(super) static MINIONS: ListenerKind = ListenerKind {
+    name: "https",
+    peers_max: HTTPS_PEERS_MAX,
+    times: Times { unauthenticated: Some(HTTPS_AUTH_TIMEOUT), idle: HTTPS_IDLE },
+    head_bytes_max: HTTPS_HEAD_BYTES_MAX,
+    head_lines_max: HTTPS_HEAD_LINES_MAX,
+    counters: |metrics| ConnectionCounters {
+        accepted: &metrics.https_peers,
+        rejected: &metrics.https_peers_rejected,
+        evicted: &metrics.https_peers_evicted,
+        handshakes_failed: &metrics.https_handshakes_failed,
+        malformed: &metrics.https_malformed,
+        without_tls: Some(&metrics.https_without_tls),
+    },
+};
+
+/// The status of an address, for `saltcellar status`.
+#[derive(Debug, Clone, Default)]
+pub struct ListenerStatus {
+    /// Address and port.
+    pub listen: String,
+    /// `open`, or the reason why not.
+    pub state: String,
+    /// The expiry of the certificate.
+    pub certificate_until: Option<Micros>,
+    /// Open connections.
+    pub peers: usize,
+}
+
+/// The live status of an address.
+#[derive(Clone, Default)]
+pub struct ListenerMonitor(Arc<Mutex<(ListenerStatus, Option<Arc<ConnectionPermits>>)>>);
+
+impl ListenerMonitor {
+    /// A snapshot.
+    pub fn status(&self) -> ListenerStatus {
+        let held = self.0.lock();
+        let peers = held.1.as_ref().map_or(0, |permits| permits.taken());
+        ListenerStatus { peers, ..held.0.clone() }
+    }
+
+    fn set(&self, state: impl Into<String>) {
+        self.0.lock().0.state = state.into();
+    }
+}
+
+/// An address with its routes.
+pub(super) struct NetworkListener {
+    listen: SocketAddr,
+    monitor: ListenerMonitor,
+    permits: Arc<ConnectionPermits>,
+    server: Arc<ConnectionServer>,
+    /// The certificate, on an address with TLS.
+    tls: Option<CertificateState>,
+}
+
+impl NetworkListener {
+    pub(super) fn new(
+        kind: &'static ListenerKind,
+        (listen, tls): (SocketAddr, Option<HttpTls>),
+        routes: Router,
+        (ctx, monitor): (Arc<Ctx>, ListenerMonitor),
+        stop: watch::Receiver<bool>,
+    ) -> Self {
+        let permits = ConnectionPermits::new(kind.peers_max, kind.times);
+        monitor.0.lock().1 = Some(permits.clone());
+        let files = tls.map(|tls| Files::new(&tls.certificate, &tls.key));
+        let tls = files.map(|files| CertificateState { files, current: None, logged_at: None });
+        let server = Arc::new(ConnectionServer { kind, ctx, routes, stop });
+        Self { listen, monitor, permits, server, tls }
+    }
+
+    /// Serves until the daemon stops, then waits for requests in flight.
+    pub(super) async fn serve(mut self) {
+        let (monitor, permits, server) = (self.monitor.clone(), self.permits.clone(), self.server.clone());
+        tokio::select! {
+            () = self.accept() => {}
+            () = server.stopped() => {}
+        }
+        monitor.set("stopping");
+        permits.all_free(PEER_TIMEOUT).await;
+    }
+
+    /// Binds, and accepts connections forever.
+    async fn accept(&mut self) {
+        let name = self.server.kind.name;
+        self.monitor.0.lock().0.listen = self.listen.to_string();
+        let listener = self.bind().await;
+        if let Ok(address) = listener.local_addr() {
+            self.monitor.0.lock().0.listen = address.to_string();
+            tracing::info!(listener = name, %address, tls = self.tls.is_some(), "listener open");
+        }
+        let mut round = interval(HTTPS_POLL);
+        round.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                _ = round.tick() => if let Some(tls) = &mut self.tls {
+                    tls.check(&self.server, &self.monitor);
+                },
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, from)) => self.admit(stream, from).await,
+                    Err(error) => {
+                        tracing::warn!(listener = name, %error, "cannot accept a connection, retrying");
+                        sleep(Duration::from_millis(50)).await;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Retries until it succeeds: the address may become available later, and the job cache works without it.
+    async fn bind(&self) -> TcpListener {
+        loop {
+            match TcpListener::bind(self.listen).await {
+                Ok(listener) => {
+                    // With TLS it is open once it has a certificate.
+                    if self.tls.is_none() {
+                        self.monitor.set("open");
+                    }
+                    return listener;
+                }
+                Err(error) => {
+                    let state = format!("cannot listen: {error}");
+                    if self.monitor.status().state != state {
+                        let name = self.server.kind.name;
+                        tracing::error!(listener = name, address = %self.listen, %error, "cannot listen, retrying");
+                    }
+                    self.monitor.set(state);
+                }
+            }
+            sleep(HTTPS_POLL).await;
+        }
+    }
+
+    async fn admit(&self, stream: TcpStream, from: SocketAddr) {
+        let counters = (self.server.kind.counters)(&self.server.ctx.metrics);
+        counters.accepted.add(1);
+        let certificate = self.tls.as_ref().map(|tls| tls.current.clone());
+        // Without its certificate a listener cannot answer.
+        if let Some(None) = certificate {
+            return counters.rejected.add(1);
+        }
+        let Some(permit) = self.permits.take(|| counters.evicted.add(1)).await else {
+            return counters.rejected.add(1);
+        };
+        let certificate = certificate.flatten();
+        let peer = Peer::Network { from, is_loopback: self.listen.ip().is_loopback() };
+        let digest = certificate.as_ref().map(|certificate| certificate.digest);
+        let connection = Arc::new(Connection::new(peer, Some(permit), digest));
+        tokio::spawn(self.server.clone().serve_network(stream, connection, certificate));
+    }
+}
+
+/// The current certificate, and the time of the last log line about it.
+struct CertificateState {
+    files: Files,
+    current: Option<Certificate>,
+    logged_at: Option<Instant>,
+}
+
+impl CertificateState {
+    fn check(&mut self, server: &ConnectionServer, monitor: &ListenerMonitor) {
+        let listener = server.kind.name;
+        match self.files.check() {
+            CertificateChange::Same => {}
+            CertificateChange::New(certificate) => {
+                let until = certificate.not_after.map(Micros::iso);
+                tracing::info!(listener, until, "certificate loaded");
+                monitor.set("open");
+                monitor.0.lock().0.certificate_until = certificate.not_after;
+                (self.current, self.logged_at) = (Some(certificate), None);
+            }
+            CertificateChange::Bad(why) => {
+                server.ctx.metrics.https_certificates_bad.add(1);
+                if self.current.is_some() {
+                    tracing::warn!(listener, why, "cannot use the new certificate, keeping the previous one");
+                    monitor.set(format!("open, with its previous certificate: {why}"));
+                } else {
+                    tracing::error!(listener, why, "no usable certificate, rejecting all connections");
+                    monitor.set(format!("no certificate: {why}"));
+                }
+            }
+        }
+        self.check_expiry(server);
+    }
+
+    fn check_expiry(&mut self, server: &ConnectionServer) {
+        let Some(until) = self.current.as_ref().and_then(|current| current.not_after) else { return };
+        let soon = i64::try_from(HTTPS_EXPIRES_SOON.as_micros()).unwrap_or(i64::MAX);
+        let (now, listener) = (server.ctx.clock.now(), server.kind.name);
+        if until.0.saturating_sub(now.0) > soon
+            || self.logged_at.is_some_and(|at| at.elapsed() < HTTPS_EXPIRED_LOG_INTERVAL)
+        {
+            return;
+        }
+        self.logged_at = Some(Instant::now());
+        if until < now {
+            server.ctx.metrics.https_certificates_expired.add(1);
+            tracing::error!(listener, expired = until.iso(), "certificate is expired; peers reject it");
+        } else {
+            tracing::warn!(listener, expires = until.iso(), "certificate expires soon");
+        }
+    }
+}
