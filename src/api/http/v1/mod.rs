@@ -30,12 +30,11 @@ use super::access::Access;
 use super::answer::{Answer, HttpError, plain, tagged};
 use super::server::{HttpServer, Server, rejected};
 use super::tokens::TokenLimits;
-use crate::api::call::{CallHandler, find};
+use crate::api::call::CallHandler;
 use crate::base::limits::{HTTP_BODY_BYTES_MAX, RMPV_DEPTH_MAX};
 use crate::wire::call::{Args, CallError};
 use crate::wire::json::to_json;
 
-/// The routes of all operations.
 pub(super) fn routes() -> Router<Arc<HttpServer>> {
     let mut router = Router::new().route("/api/v1/openapi.json", get(document));
     for operation in OPERATIONS {
@@ -111,7 +110,6 @@ pub(super) async fn ask(
     serde_json::from_slice(&text).map_err(|error| CallError::Internal(error.to_string()).into())
 }
 
-/// The operation with this method and path.
 fn operation(method: &str, path: &str) -> Result<&'static Operation, HttpError> {
     OPERATIONS
         .iter()
@@ -132,7 +130,7 @@ pub(super) async fn follow_as_salt(
 /// Rejects a token without the right, with a limit that the operation does not apply, or that excludes the minion in the path.
 fn permit(operation: &Operation, access: &Access, path: &[(String, String)]) -> Result<(), HttpError> {
     let what = format!("{} /api/v1{}", operation.method, operation.path);
-    access.check(&what, operation.right)?;
+    access.check(&what, operation.made()?.right)?;
     let limits = &access.limits;
     if let Some((_, minion)) = path.iter().find(|(name, _)| name == "minion")
         && !TokenLimits::allows(limits.minions.as_deref(), minion)
@@ -176,7 +174,7 @@ async fn carry_out(
     args: Vec<u8>,
 ) -> Result<Vec<u8>, HttpError> {
     let internal = || HttpError::from(CallError::Internal(format!("{} cannot be called", operation.call)));
-    let run = find(operation.call).map(|call| &call.run).ok_or_else(internal)?;
+    let run = &operation.made()?.run;
     let caller = access.caller;
     let mut polled = None;
     if let CallHandler::Poll(run) = run {
