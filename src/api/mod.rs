@@ -1,13 +1,16 @@
 //! The interfaces of the daemon: the local socket, HTTP, and HTTPS for minions, their calls and queries, clients, and ZeroMQ.
 
-pub mod call;
+pub(crate) mod call;
 pub mod client;
 pub mod http;
 pub mod https;
-pub mod query;
-pub mod socket;
-pub mod status;
+pub(crate) mod query;
+pub(crate) mod socket;
+pub(crate) mod status;
 mod stream;
 mod submit;
 mod trust;
-pub mod zeromq;
+pub(crate) mod zeromq;
+
+pub use call::CALLS;
+pub use status::LOSS_COUNTERS;

@@ -15,11 +15,11 @@ mod sinks;
 mod store;
 mod writes;
 
-pub use poll::Poll;
+pub(crate) use poll::Poll;
 pub(in crate::api) use reactor::no_events;
-pub use rights::{Caller, Rights};
-pub use send::fire;
-pub use store::prune_answer;
+pub(crate) use rights::{Caller, Rights};
+pub(crate) use send::fire;
+pub(crate) use store::prune_answer;
 pub(in crate::api) use writes::signed_return;
 
 use std::borrow::Cow;
@@ -49,48 +49,29 @@ use crate::wire::salt_codec::repaired;
 
 /// The dependencies of calls.
 pub struct Ctx {
-    /// The store, for reading.
-    pub store: Store,
-    /// The daemon's clock.
-    pub clock: Clock,
-    /// The daemon's counters.
-    pub metrics: Arc<Metrics>,
-    /// Generator of jids.
-    pub jids: JidMaker,
-    /// The rights of peers of the local socket.
-    pub rights: Rights,
-    /// The ingest policy.
-    pub policy: Arc<Policy>,
-    /// Bytes of the largest accepted entry.
-    pub entry_bytes_max: usize,
-    /// The buses that are read.
-    pub buses: Vec<BusMonitor>,
-    /// Spool directories of the extension.
-    pub spools: Vec<PathBuf>,
+    pub(crate) store: Store,
+    pub(crate) clock: Clock,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) jids: JidMaker,
+    pub(crate) rights: Rights,
+    pub(crate) policy: Arc<Policy>,
+    pub(crate) entry_bytes_max: usize,
+    pub(crate) buses: Vec<BusMonitor>,
+    pub(crate) spools: Vec<PathBuf>,
     /// The HTTP listener, if it has a network address.
-    pub http: Option<HttpMonitor>,
-    /// The HTTPS source, if configured.
-    pub https: Option<HttpsMonitor>,
-    /// Fires events onto the buses.
-    pub firer: Arc<Firer>,
-    /// The reactor, if configured.
-    pub reactor: Option<Handle>,
-    /// The sinks.
-    pub engines: Arc<Engines>,
-    /// The tokens of HTTP.
-    pub tokens: Arc<Tokens>,
-    /// The open ZeroMQ sockets.
-    pub zeromq: Vec<ZmqSocketStatus>,
-    /// Start time of the daemon.
-    pub started: Micros,
-    /// The state directory.
-    pub state_dir: PathBuf,
-    /// The path of the local socket.
-    pub socket: PathBuf,
+    pub(crate) http: Option<HttpMonitor>,
+    pub(crate) https: Option<HttpsMonitor>,
+    pub(crate) firer: Arc<Firer>,
+    pub(crate) reactor: Option<Handle>,
+    pub(crate) engines: Arc<Engines>,
+    pub(crate) tokens: Arc<Tokens>,
+    pub(crate) zeromq: Vec<ZmqSocketStatus>,
+    pub(crate) started: Micros,
+    pub(crate) state_dir: PathBuf,
+    pub(crate) socket: PathBuf,
 }
 
-/// The implementation of a call.
-pub enum CallHandler {
+pub(crate) enum CallHandler {
     /// Answers at once from stored data.
     Read(ReadCall),
     /// Like [`CallHandler::Read`], with access to the caller's uid.
@@ -131,10 +112,10 @@ fn checked(answer: Vec<u8>) -> Result<Vec<u8>, CallError> {
 }
 
 /// The implementation of a call that waits.
-pub type PollCall = fn(&Ctx, &Args<'_>, Caller) -> Result<Poll, CallError>;
+pub(crate) type PollCall = fn(&Ctx, &Args<'_>, Caller) -> Result<Poll, CallError>;
 
 /// The implementation of a writing call.
-pub type WriteCall = fn(&Ctx, &Args<'_>, &mut FrameBatch<'_>) -> Result<Vec<u8>, CallError>;
+pub(crate) type WriteCall = fn(&Ctx, &Args<'_>, &mut FrameBatch<'_>) -> Result<Vec<u8>, CallError>;
 
 /// A call of the local socket.
 pub struct Call {
@@ -144,8 +125,7 @@ pub struct Call {
     pub doc: &'static str,
     /// The right that a peer of the local socket needs.
     pub right: Right,
-    /// The implementation.
-    pub run: CallHandler,
+    pub(crate) run: CallHandler,
 }
 
 type ReadCall = fn(&Ctx, &Args<'_>) -> Result<Vec<u8>, CallError>;
@@ -238,8 +218,7 @@ pub const CALLS: &[Call] = &[
     read("consumer_pin", "Keep unprocessed events of a consumer, or stop it", Admin, consumers::pin),
 ];
 
-/// Finds a call by name.
-pub fn find(name: &str) -> Option<&'static Call> {
+pub(crate) fn find(name: &str) -> Option<&'static Call> {
     CALLS.iter().find(|call| call.name == name)
 }
 
@@ -287,16 +266,16 @@ pub(in crate::api) fn failed(error: StoreError) -> CallError {
 /// Only even microseconds. The odd ones are reserved for the extension, which generates jids while the daemon is unreachable
 /// (`local_jid` in `salt/`). So the two never generate the same jid, even if clocks are set.
 #[derive(Debug)]
-pub struct JidMaker(AtomicI64);
+pub(crate) struct JidMaker(AtomicI64);
 
 impl JidMaker {
     /// A generator for jids after `last`.
-    pub fn after(last: Micros) -> Self {
+    pub(crate) fn after(last: Micros) -> Self {
         Self(AtomicI64::new(last.0))
     }
 
     /// The time of a new jid.
-    pub fn next(&self, now: Micros) -> Micros {
+    pub(crate) fn next(&self, now: Micros) -> Micros {
         let after = |last: i64| {
             let at = now.0.max(last.saturating_add(1));
             at.saturating_add(at & 1)

@@ -36,7 +36,7 @@ pub(super) fn event_send(ctx: &Ctx, args: &Args<'_>, caller: Caller) -> Result<V
 }
 
 /// Fires an event onto a bus, or onto the only one, if `check` allows the target. `data` is a map that Salt's codec can read.
-pub fn fire(
+pub(crate) fn fire(
     ctx: &Ctx,
     bus: Option<&str>,
     tag: &str,

@@ -72,7 +72,7 @@ pub(super) fn prune(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
 }
 
 /// The answer to `store_prune`, also used without a daemon.
-pub fn prune_answer(all: &[PlannedDrop]) -> Json {
+pub(crate) fn prune_answer(all: &[PlannedDrop]) -> Json {
     let row = |planned: &PlannedDrop| {
         let (usage, [oldest, newest]) = (&planned.segment_usage, times(&planned.segment_usage));
         let outcome = match &planned.outcome {

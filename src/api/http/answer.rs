@@ -17,10 +17,8 @@ use crate::wire::call::CallError;
 /// Bytes per permit.
 const PERMIT_BYTES: usize = 1024;
 
-/// An answer.
 pub(super) type Answer = Response<Body>;
 
-/// An error for the peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct HttpError {
     pub(super) status: StatusCode,

@@ -251,7 +251,6 @@ fn check_text(key: &str, text: &str) -> Result<(), CallError> {
     if is_plain { Ok(()) } else { Err(CallError::Argument(expected)) }
 }
 
-/// The call `token_create`.
 pub(in crate::api) fn create(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let CreateArgs { name, scope, limits } = typed(args)?;
     check_text("name", &name)?;
@@ -264,7 +263,6 @@ pub(in crate::api) fn create(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, Call
     document(json!({ "name": name, "token": text }))
 }
 
-/// The call `token_list`.
 pub(in crate::api) fn list(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let state = ctx.tokens.state.lock();
     let row = |token: &Token| {
@@ -277,7 +275,6 @@ pub(in crate::api) fn list(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError
     document(json!({ "tokens": rows, "problem": state.problem }))
 }
 
-/// The call `token_revoke`.
 pub(in crate::api) fn revoke(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let NameArgs { name } = typed(args)?;
     ctx.tokens.change(|tokens| {

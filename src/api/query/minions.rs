@@ -22,133 +22,116 @@ use crate::wire::msgpack::{self, as_text};
 /// A page of minions, by id.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct MinionsPage {
-    /// The minions.
-    pub minions: Vec<MinionRow>,
-    /// More minions follow.
-    pub more: bool,
+pub(crate) struct MinionsPage {
+    pub(crate) minions: Vec<MinionRow>,
+    pub(crate) more: bool,
     /// The argument `after` of the next page.
-    pub next: Option<String>,
+    pub(crate) next: Option<String>,
     /// Data not examined.
-    pub skipped: Skipped,
+    pub(crate) skipped: NotRead,
 }
 
 /// Period that an answer covers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Skipped {
+pub(crate) struct NotRead {
     /// Newest jobs examined for missing returns.
-    pub jobs_checked: usize,
+    pub(crate) jobs_checked: usize,
     /// Whether earlier jobs were not examined.
-    pub jobs_skipped: bool,
+    pub(crate) jobs_skipped: bool,
     /// Events before this time were not examined for `last_seen`; absent if all were. Returns always count.
-    pub events_since: Option<i64>,
+    pub(crate) events_since: Option<i64>,
     /// Highstates whose states were not read; their `states` is absent.
-    pub states_unread: usize,
+    pub(crate) states_unread: usize,
 }
 
-/// A minion in a list.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct MinionRow {
-    /// Its id.
-    pub id: String,
+pub(crate) struct MinionRow {
+    pub(crate) id: String,
     /// When its last event or return arrived.
-    pub last_seen: Option<Seen>,
-    /// Its last job.
-    pub last: Option<LastRun>,
-    /// Its last highstate.
-    pub highstate: Option<LastRun>,
+    pub(crate) last_seen: Option<Seen>,
+    pub(crate) last: Option<LastRun>,
+    pub(crate) highstate: Option<LastRun>,
     /// Jobs among those examined that expect a return of it.
-    pub missing: usize,
+    pub(crate) missing: usize,
 }
 
-/// A time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Seen {
+pub(crate) struct Seen {
     /// Microseconds since 1970 UTC.
-    pub time: i64,
+    pub(crate) time: i64,
 }
 
 /// The latest run of a function on a minion.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct LastRun {
-    /// The job.
-    pub jid: String,
+pub(crate) struct LastRun {
+    pub(crate) jid: String,
     /// The function; empty for several.
-    pub fun: String,
+    pub(crate) fun: String,
     /// The time in the jid, if it has one.
-    pub time: Option<i64>,
+    pub(crate) time: Option<i64>,
     /// Whether it ran only some states (`state.apply web`).
-    pub partial: bool,
+    pub(crate) partial: bool,
     /// Whether it failed, if its return was read.
-    pub failed: Option<bool>,
+    pub(crate) failed: Option<bool>,
     /// Its states, if they were read.
-    pub states: Option<StateCounts>,
+    pub(crate) states: Option<StateCounts>,
 }
 
-/// Numbers of states.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct StateCounts {
-    /// All.
-    pub total: usize,
-    /// Failed ones.
-    pub failed: usize,
-    /// Those with changes.
-    pub changed: usize,
+pub(crate) struct StateCounts {
+    pub(crate) total: usize,
+    pub(crate) failed: usize,
+    pub(crate) changed: usize,
 }
 
-/// One minion.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct MinionDetails {
+pub(crate) struct MinionDetails {
     /// As in a list.
     #[serde(flatten)]
-    pub row: MinionRow,
+    pub(crate) row: MinionRow,
     /// Ids of failed states of the highstate, up to a limit.
-    pub failed_states: Vec<String>,
+    pub(crate) failed_states: Vec<String>,
     /// Ids of changed states of the highstate, up to a limit.
-    pub changed_states: Vec<String>,
+    pub(crate) changed_states: Vec<String>,
     /// The latest job of each function, the latest first.
-    pub functions: Vec<LastRun>,
+    pub(crate) functions: Vec<LastRun>,
     /// Jobs among those examined that expect a return of it, the latest first.
-    pub missing_jobs: Vec<LastRun>,
+    pub(crate) missing_jobs: Vec<LastRun>,
     /// Its latest events, the latest first.
-    pub timeline: Vec<TimelineEvent>,
+    pub(crate) timeline: Vec<TimelineEvent>,
     /// Data not examined.
-    pub skipped: Skipped,
+    pub(crate) skipped: NotRead,
 }
 
-/// An event of a minion.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct TimelineEvent {
-    /// Its sequence number.
-    pub seq: u64,
+pub(crate) struct TimelineEvent {
+    pub(crate) seq: u64,
     /// Its arrival.
-    pub time: i64,
-    /// Its tag.
-    pub tag: String,
+    pub(crate) time: i64,
+    pub(crate) tag: String,
     /// The function of a return.
-    pub fun: String,
+    pub(crate) fun: String,
     /// The exit code of a return, if known.
-    pub retcode: Option<i64>,
+    pub(crate) retcode: Option<i64>,
 }
 
 /// Selects a page of minions.
 #[derive(Debug, Clone, Default)]
-pub struct MinionsFilter {
+pub(crate) struct MinionsFilter {
     /// Pattern for the id.
-    pub minion: Option<Glob>,
+    pub(crate) minion: Option<Glob>,
     /// Only minions whose last highstate failed, or that have missing returns.
-    pub attention: bool,
+    pub(crate) attention: bool,
     /// Ids after this one.
-    pub after: Option<String>,
-    /// Minions on the page.
-    pub limit: usize,
+    pub(crate) after: Option<String>,
+    pub(crate) limit: usize,
 }
 
 /// The functions of a highstate.
@@ -218,7 +201,7 @@ fn last_highstate(runs: &Runs) -> Option<LastRun> {
 #[derive(Default)]
 struct MissingReturns {
     by_minion: HashMap<String, Vec<LastRun>>,
-    skipped: Skipped,
+    skipped: NotRead,
 }
 
 fn missing_returns(store: &Store, wanted: impl Fn(&str) -> bool) -> Result<MissingReturns, StoreError> {
@@ -332,7 +315,7 @@ fn failed_highstates(store: &Store, wanted: impl Fn(&str) -> bool) -> Result<BTr
 }
 
 /// A page of the minions that the archive knows.
-pub fn minions_list(store: &Store, filter: &MinionsFilter) -> Result<MinionsPage, StoreError> {
+pub(crate) fn minions_list(store: &Store, filter: &MinionsFilter) -> Result<MinionsPage, StoreError> {
     let wanted = |id: &str| filter.minion.as_ref().is_none_or(|glob| glob.matches(id));
     let missing = missing_returns(store, wanted)?;
     let mut known: BTreeSet<String> = missing.by_minion.keys().cloned().collect();
@@ -375,12 +358,12 @@ pub fn minions_list(store: &Store, filter: &MinionsFilter) -> Result<MinionsPage
         minions,
         more,
         next,
-        skipped: Skipped { events_since, states_unread, ..missing.skipped },
+        skipped: NotRead { events_since, states_unread, ..missing.skipped },
     })
 }
 
 /// One minion; `None` if the archive does not know it.
-pub fn minion(store: &Store, id: &str) -> Result<Option<MinionDetails>, StoreError> {
+pub(crate) fn minion(store: &Store, id: &str) -> Result<Option<MinionDetails>, StoreError> {
     let runs = runs(store, |_, known| known == id)?.remove(id).unwrap_or_default();
     let missing = missing_returns(store, |known| known == id)?;
     let filter = EventFilter { minion: Some(id.to_owned()), ..EventFilter::default() };
@@ -426,6 +409,6 @@ pub fn minion(store: &Store, id: &str) -> Result<Option<MinionDetails>, StoreErr
         missing_jobs,
         timeline: timeline.collect(),
         // The timeline is complete: events are found by an index.
-        skipped: Skipped { states_unread, ..missing.skipped },
+        skipped: NotRead { states_unread, ..missing.skipped },
     }))
 }

@@ -9,7 +9,6 @@ use super::{BusRow, ConsumerRow, HttpsRow, ReactorRow, SinkRow, SpoolRow, Status
 use crate::base::clock::Micros;
 use crate::base::units::span;
 
-/// Level of health.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
@@ -22,35 +21,31 @@ pub enum Level {
     Problem,
 }
 
-/// The daemon's health.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Health {
+pub(crate) struct Health {
     /// The worst level of the reasons.
-    pub state: Level,
+    pub(crate) state: Level,
     /// The reasons, the worst first.
-    pub reasons: Vec<Reason>,
+    pub(crate) reasons: Vec<Reason>,
 }
 
 /// Why not all is well.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Reason {
-    /// Severity.
-    pub level: Level,
+pub(crate) struct Reason {
+    pub(crate) level: Level,
     /// The part of the daemon, such as `disk` or `sink audit`.
-    pub part: String,
+    pub(crate) part: String,
     /// The problem and the remedy.
-    pub message: String,
+    pub(crate) message: String,
 }
 
 /// A counter of damage or loss.
 pub struct LossCounter {
-    /// Its name.
     pub name: &'static str,
     /// Severity for `doctor`.
     pub level: Level,
-    /// Its meaning.
     pub meaning: &'static str,
 }
 
@@ -99,7 +94,7 @@ pub const LOSS_COUNTERS: &[LossCounter] = &[
 ];
 
 /// Seconds after which a record in a spool is overdue while the daemon is reachable.
-pub const SPOOL_WAITS_MAX: i64 = 300;
+pub(crate) const SPOOL_WAITS_MAX: i64 = 300;
 /// Seconds without an iteration after which the appender counts as blocked.
 const APPENDER_BLOCKED_S: u64 = 10;
 /// Lag of a consumer or sink that needs attention, in seconds.
@@ -121,7 +116,7 @@ impl Reasons {
 }
 
 /// Decides whether all is well. The field `health` of the status is not read.
-pub fn health(status: &Status, now: Micros) -> Health {
+pub(crate) fn health(status: &Status, now: Micros) -> Health {
     let mut found = Reasons::default();
     disk(&mut found, status);
     status.bus.iter().for_each(|row| bus(&mut found, row));

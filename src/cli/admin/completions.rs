@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use clap_complete::Shell;
 
 use crate::cli;
-use crate::cli::format::output::{Format, Output};
+use crate::cli::{Format, Output};
 
 /// Arguments of `completions`.
 #[derive(clap::Args)]

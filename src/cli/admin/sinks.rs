@@ -3,16 +3,11 @@
 use anyhow::{Context as _, bail};
 use serde_json::{Value as Json, json};
 
-use crate::cli::format::ask;
-use crate::cli::format::fields::Fields as _;
-use crate::cli::format::nested::leaf;
-use crate::cli::format::output::{Output, show, show_rows};
-use crate::cli::format::table::{Column, Table};
-use crate::cli::format::when::{short, title};
 use crate::cli::jobs::consumers::{Position, position};
-use crate::cli::{BadUsage, Global, finding};
+use crate::cli::{
+    BadUsage, Column, Fields as _, Global, Output, Table, ask, finding, leaf, short, show, show_rows, title,
+};
 
-/// Verbs under `sinks`.
 #[derive(clap::Subcommand)]
 pub(in crate::cli) enum Sinks {
     /// List the sinks with their state and lag
@@ -35,7 +30,6 @@ pub(in crate::cli) enum Sinks {
     DeadLetters(DeadLetters),
 }
 
-/// Verbs under `sinks dead-letters`.
 #[derive(clap::Subcommand)]
 pub(in crate::cli) enum DeadLetters {
     /// List dead letters with the reason of the destination
@@ -56,7 +50,6 @@ pub(in crate::cli) struct Name {
     name: String,
 }
 
-/// Flags of `sinks seek`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Seek {
     /// The sink's name

@@ -7,10 +7,7 @@ use crate::api::client::args;
 use crate::api::status::{Level, Reason, Status};
 use crate::base::clock::Micros;
 use crate::base::units::{bytes, rate, span};
-use crate::cli::format::output::{Output, plain, show};
-use crate::cli::format::table::{Column, Table};
-use crate::cli::format::when::{iso_in, short};
-use crate::cli::{Global, ask, finding};
+use crate::cli::{Column, Global, Output, Table, ask, finding, iso_in, plain, short, show};
 use crate::wire::json::to_json;
 
 pub(in crate::cli) const EXAMPLES: &str = "\
@@ -24,7 +21,6 @@ Examples:
   saltcellar status --counters
   saltcellar status --output json | jq .health";
 
-/// Flags of `status`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
     /// Also print the counters that are not zero, by subject

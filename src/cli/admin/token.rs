@@ -2,13 +2,8 @@
 
 use serde_json::{Value as Json, json};
 
-use crate::cli::Global;
-use crate::cli::format::ask;
-use crate::cli::format::fields::Fields as _;
-use crate::cli::format::output::{show, show_rows};
-use crate::cli::format::table::{Column, Table};
+use crate::cli::{Column, Fields as _, Global, Table, ask, show, show_rows};
 
-/// Verbs under `token`.
 #[derive(clap::Subcommand)]
 pub(in crate::cli) enum Tokens {
     /// Create a token and print it; it is not shown again
@@ -27,7 +22,6 @@ pub(in crate::cli) struct Name {
     name: String,
 }
 
-/// Flags of `token create`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Create {
     /// A name for people and for the audit log

@@ -32,7 +32,6 @@ const STARTS: u64 = 5;
 const CALLS: u64 = 16_000;
 const CALLS_PER_S: f64 = 2_000.0;
 
-/// Flags of `bench query`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
     #[command(flatten)]

@@ -4,9 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value as Json, json};
 
-use crate::cli::Global;
-use crate::cli::format::output::{Format, Output};
-use crate::cli::format::table::{Column, Table};
+use crate::cli::{Column, Format, Global, Output, Table};
 use crate::testkit::usage::Durations;
 
 /// Interval of updates of the progress line.

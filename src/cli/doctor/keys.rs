@@ -2,9 +2,9 @@
 
 use serde_json::{Value as Json, json};
 
-use super::super::ask;
 use super::{CheckResult, Findings, number, text};
 use crate::api::client::Client;
+use crate::cli::ask;
 use crate::config::Config;
 use crate::model::{Builtin, MANAGE_TAG, REDACTED};
 

@@ -24,12 +24,10 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
-use super::format::output::{Format, Output, plain};
-use super::format::table::{Column, Table};
-use super::{Exit, Finding, Global, ask};
 use crate::api::client::{Client, ClientError};
 use crate::api::status::{LOSS_COUNTERS, Level, LossCounter, SPOOL_WAITS_MAX};
 use crate::base::clock::Clock;
+use crate::cli::{Column, Exit, Finding, Format, Global, Output, Table, ask, plain};
 use crate::config::salt_master::{SaltMaster, python as salt_python};
 use crate::config::{Config, Environment, SocketChoice};
 use crate::ingest::spool::Spool;
@@ -47,7 +45,6 @@ Examples:
 /// Configuration directory of Salt's packages.
 pub(super) const SALT_CONFIG: &str = "/etc/salt";
 
-/// Flags of `doctor`.
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// Also check this spool of the extension (its `spool_dir`); may be repeated

@@ -2,12 +2,12 @@
 
 use serde_json::{Value as Json, json};
 
-use super::super::ask;
 use super::super::reactor::failures;
 use super::{CheckResult, Findings, number, text};
 use crate::api::client::{Client, ClientError};
 use crate::base::clock::Clock;
 use crate::base::limits::LIST_ROWS_MAX;
+use crate::cli::ask;
 use crate::config::Config;
 use crate::config::salt_master::Role;
 

@@ -2,9 +2,9 @@
 
 use serde_json::Value as Json;
 
-use super::super::ask;
 use super::{CheckResult, Findings, number, text};
 use crate::api::client::Client;
+use crate::cli::ask;
 
 /// A sink that is further behind, in seconds, is a warning.
 const LAG_S: u64 = 3_600;

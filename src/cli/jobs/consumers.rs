@@ -3,14 +3,9 @@
 use anyhow::{Context as _, bail};
 use serde_json::{Value as Json, json};
 
-use super::super::format::fields::Fields as _;
-use super::super::format::output::{show, show_rows};
-use super::super::format::table::{Column, Table};
-use super::super::format::when::{When, short, title};
-use super::super::{Global, ask};
 use super::filter::FilterFlags;
+use crate::cli::{Column, Fields as _, Global, Table, When, ask, short, show, show_rows, title};
 
-/// Verbs under `consumers`.
 #[derive(clap::Subcommand)]
 pub(in crate::cli) enum Consumers {
     /// List the consumers with their lag
@@ -45,7 +40,6 @@ pub(in crate::cli) struct Name {
     name: String,
 }
 
-/// Flags of `consumers create`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Create {
     /// The consumer's name
@@ -57,7 +51,6 @@ pub(in crate::cli) struct Create {
     from: Option<Position>,
 }
 
-/// Flags of `consumers next`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Next {
     /// The consumer's name
@@ -73,7 +66,6 @@ pub(in crate::cli) struct Next {
     holder: String,
 }
 
-/// Flags of `consumers ack`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Ack {
     /// The consumer's name
@@ -85,7 +77,6 @@ pub(in crate::cli) struct Ack {
     holder: String,
 }
 
-/// Flags of `consumers seek`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Seek {
     /// The consumer's name
@@ -95,7 +86,6 @@ pub(in crate::cli) struct Seek {
     to: Position,
 }
 
-/// Flags of `consumers pin`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Pin {
     /// The consumer's name

@@ -3,15 +3,12 @@
 use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
-use super::super::format::fields::Fields as _;
-use super::super::format::output::{Output, show, show_rows};
-use super::super::format::table::{Column, Table};
-use super::super::format::when::{short, short_in_zone, time_of, title};
-use super::super::{Global, ask};
 use crate::base::clock::Clock;
 use crate::base::units::span;
+use crate::cli::{
+    Column, Fields as _, Global, Output, Table, ask, short, short_in_zone, show, show_rows, time_of, title,
+};
 
-/// Verbs under `minions`.
 #[derive(clap::Subcommand)]
 pub(in crate::cli) enum Minions {
     /// List minions with their last job, last highstate and missing returns
@@ -20,7 +17,6 @@ pub(in crate::cli) enum Minions {
     Show(Show),
 }
 
-/// Flags of `minions list`.
 #[derive(clap::Args)]
 #[command(after_long_help = LIST_EXAMPLES)]
 pub(in crate::cli) struct List {
@@ -32,7 +28,6 @@ pub(in crate::cli) struct List {
     limit: Option<u64>,
 }
 
-/// Flags of `minions show`.
 #[derive(clap::Args)]
 #[command(after_long_help = SHOW_EXAMPLES)]
 pub(in crate::cli) struct Show {

@@ -10,14 +10,10 @@ use super::events::{columns, row};
 use super::filter::FilterFlags;
 use crate::api::client::{Client, ClientError};
 use crate::base::clock::Micros;
-use crate::cli::Global;
-use crate::cli::ask::{self, NoDaemon};
-use crate::cli::format::fields::Fields as _;
-use crate::cli::format::nested::nested;
-use crate::cli::format::output::{Format, Output, show, show_rows};
-use crate::cli::format::table::{Column, Table};
-use crate::cli::format::when::{TimeRange, When, short, title};
-use crate::cli::print_error;
+use crate::cli::{
+    Column, Fields as _, Format, Global, NoDaemon, Output, Table, TimeRange, When, ask, nested, print_error,
+    short, show, show_rows, title,
+};
 
 pub(in crate::cli) const EXAMPLES: &str = "\
 Prints each event once, in order: first those since --since, then new ones as they are stored. JSON includes each event's data. \
@@ -43,7 +39,6 @@ const WAIT_MS: u64 = 10_000;
 /// Pause before each attempt to connect again.
 const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
 
-/// Flags of `events tail`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
     #[command(flatten)]
@@ -59,7 +54,6 @@ pub(in crate::cli) struct Args {
     data: bool,
 }
 
-/// Flags of `events count`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct CountArgs {
     #[command(flatten)]

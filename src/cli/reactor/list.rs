@@ -5,15 +5,10 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
-use super::super::format::fields::Fields as _;
-use super::super::format::nested::leaf;
-use super::super::format::output::{Output, show};
-use super::super::format::table::{Column, Table};
-use super::super::{Global, ask};
+use crate::cli::{Column, Fields as _, Global, Output, Table, ask, leaf, show};
 use crate::config::salt_master::{SALT_MASTER_FILE, SaltMaster};
 use crate::reactor::acting;
 
-/// Flags of `reactor list`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
     /// The Salt master's configuration file, used if the daemon has no reactor

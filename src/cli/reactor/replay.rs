@@ -1,10 +1,7 @@
 //! `saltcellar reactor replay`: retries failed reactions.
 
-use super::super::format::fields::Fields as _;
-use super::super::format::output::show;
-use super::super::{Global, ask};
+use crate::cli::{Fields as _, Global, ask, show};
 
-/// Flags of `reactor replay`.
 #[derive(clap::Args, serde::Serialize)]
 pub(in crate::cli) struct Args {
     /// Sequence number of the reaction, or of the event

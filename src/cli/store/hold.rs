@@ -3,13 +3,8 @@
 use anyhow::bail;
 use serde_json::{Value as Json, json};
 
-use super::super::format::fields::Fields as _;
-use super::super::format::output::{Form, show, show_rows};
-use super::super::format::table::{Column, Table};
-use super::super::format::when::{short, title};
-use super::super::{Global, ask};
+use crate::cli::{Column, Fields as _, Form, Global, Table, ask, short, show, show_rows, title};
 
-/// Flags of `store hold`.
 #[derive(clap::Args, serde::Serialize)]
 pub(in crate::cli) struct Args {
     /// Job id; without it, list the held jobs

@@ -13,11 +13,9 @@ mod verify;
 
 use serde_json::Value as Json;
 
-use super::Global;
-use super::format::fields::Fields as _;
 use crate::base::units::{bytes, span};
+use crate::cli::{Fields as _, Global};
 
-/// Verbs under `store`.
 #[derive(clap::Subcommand)]
 pub(super) enum Store {
     /// Show segments, entries, bytes, ages, rates and free space

@@ -5,22 +5,17 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use serde_json::{Value as Json, json};
 
-use super::super::ask::NoDaemon;
-use super::super::format::fields::Fields as _;
-use super::super::format::output::{Output, show_rows};
-use super::super::format::table::{Column, Table};
-use super::super::{Global, ask, print_error};
 use super::{ago, bytes};
 use crate::api::call::prune_answer;
 use crate::base::clock::Clock;
 use crate::cli::serve::store_options;
+use crate::cli::{Column, Fields as _, Global, NoDaemon, Output, Table, ask, print_error, show_rows};
 use crate::config::{Config, Environment};
 use crate::model::word::Word as _;
 use crate::model::{Age, Keep};
 use crate::store::Store;
 use crate::store::retain::PruneOptions;
 
-/// Flags of `store prune`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
     /// Only this class

@@ -5,11 +5,9 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
-use super::super::format::output::{Output, OutputError, plain, show};
-use super::super::format::progress::{Bar, Unit};
-use super::super::{Global, finding};
 use super::tool::{count, field};
 use crate::base::clock::Clock;
+use crate::cli::{Bar, Global, Output, OutputError, Unit, finding, plain, show};
 use crate::store::tools::salvage::{self, Loss, SalvageReport};
 
 /// Arguments of `store salvage`.

@@ -2,12 +2,9 @@
 
 use serde_json::Value as Json;
 
-use super::super::format::fields::Fields as _;
-use super::super::format::output::{Output, show};
-use super::super::format::table::{Column, Table};
-use super::super::{Global, ask};
 use super::{ago, bytes, span};
 use crate::base::clock::Clock;
+use crate::cli::{Column, Fields as _, Global, Output, Table, ask, show};
 
 pub(super) const EXAMPLES: &str = "\
 RAW is the size of tags and bodies as received, DISK the size on disk including indexes, RATIO is DISK / RAW. KEEPS is \

@@ -4,9 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 
-use super::super::format::fields::Fields as _;
-use super::super::format::output::{Output, OutputError, plain};
-use super::super::{Global, ask};
+use crate::cli::{Fields as _, Global, Output, OutputError, ask, plain};
 use crate::config::{Config, Environment, Origin};
 
 pub(super) fn config(global: &Global) -> anyhow::Result<Config> {

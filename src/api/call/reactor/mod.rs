@@ -322,7 +322,6 @@ pub(super) fn why(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     Ok(map.into_bytes())
 }
 
-/// Repeats dead-lettered calls.
 pub(super) fn replay(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let handle = reactor(ctx)?;
     let flag = |key| Ok::<bool, CallError>(args.raw(key).and_then(as_bool).unwrap_or(false));

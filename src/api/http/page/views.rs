@@ -16,7 +16,6 @@ use super::render::encoded;
 use crate::base::limits::{LIST_ROWS_MAX, PAGE_OVERVIEW_ROWS, PAGE_ROWS, PAGE_STREAM_RATE};
 use crate::model::Right;
 
-/// A view.
 pub(super) struct View {
     pub(super) path: &'static str,
     pub(super) template: &'static str,
@@ -52,7 +51,6 @@ const fn view(
     View { path, template, title, part, kind }
 }
 
-/// All views.
 pub(super) const VIEWS: &[View] = &[
     view("/", "overview.html", "Overview", "overview", Kind::Overview),
     view("/jobs", "jobs.html", "Jobs", "jobs", Kind::Jobs),

@@ -34,7 +34,6 @@ use crate::wire::filter::EntryFilter;
 use crate::wire::json::{append_plain, to_json};
 use crate::wire::msgpack::{as_bool, as_int, as_text, elements, get, pairs};
 
-/// Whether a token may read an event of an answer.
 fn is_allowed(event: &[u8], limits: &TokenLimits) -> bool {
     let text = |key| get(event, key).and_then(as_text).unwrap_or_default();
     !limits.is_limited() || limits.allow_event(text("tag"), text("minion"), text("fun"))
@@ -104,7 +103,6 @@ pub(super) fn answer_text(answer: &[u8], limits: &TokenLimits, store: &str) -> V
     out
 }
 
-/// The form of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
     Sse,
@@ -197,7 +195,6 @@ impl HttpBody for Pieces {
     }
 }
 
-/// A stream of events.
 pub(super) struct Stream {
     server: Arc<HttpServer>,
     /// The filter, as arguments of a call.
@@ -266,7 +263,6 @@ impl Stream {
         self.budget.as_mut().map_or(HTTP_STREAM_EVENTS, |budget| budget.left(now).min(HTTP_STREAM_EVENTS))
     }
 
-    /// Notes a piece that is sent.
     fn note(&mut self, piece: &Piece) {
         self.is_end = piece.events > 0 && !piece.more;
         let now = self.server.ctx.clock.monotonic();

@@ -6,7 +6,6 @@ use serde_json::{Map, Value as Json};
 use super::super::answer::HttpError;
 use crate::wire::json::plain_value;
 
-/// A parameter.
 pub(super) struct Param {
     pub(super) name: &'static str,
     pub(super) kind: ParamKind,
@@ -129,7 +128,6 @@ pub(super) fn arguments(
     Ok(args)
 }
 
-/// Arguments as msgpack.
 pub(super) fn packed(args: Map<String, Json>) -> Result<Vec<u8>, HttpError> {
     let value: Value = plain_value(Json::Object(args));
     let mut bytes = Vec::new();

@@ -48,7 +48,6 @@ Examples:
 /// Time for a restarted master to open its bus.
 const MASTER_START_TIME: Duration = Duration::from_secs(60);
 
-/// Flags of `setup`.
 #[derive(clap::Args)]
 #[expect(clippy::struct_excessive_bools, reason = "they are flags")]
 pub(in crate::cli) struct Args {

@@ -10,8 +10,7 @@ use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
-use crate::cli::format::output::{Form, Format, Output, plain};
-use crate::cli::{Global, finding};
+use crate::cli::{Form, Format, Global, Output, finding, plain};
 
 /// A closure that changes something.
 type Act<T> = Box<dyn FnOnce() -> anyhow::Result<T>>;

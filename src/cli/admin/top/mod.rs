@@ -25,7 +25,6 @@ Examples:
   saltcellar top
   saltcellar top --interval 5";
 
-/// Flags of `top`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
     /// Seconds between two updates

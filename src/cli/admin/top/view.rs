@@ -6,7 +6,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::Value as Json;
 
 use crate::api::status::Status;
-use crate::cli::format::fields::Fields as _;
+use crate::cli::Fields as _;
 
 /// Action of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]

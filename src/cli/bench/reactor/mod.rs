@@ -39,7 +39,6 @@ refresh_pool_{{ data['id'] }}:
 /// Numbers of rules.
 const ENTRIES: [usize; 4] = [1, 10, 100, 1000];
 
-/// Flags of `bench reactor`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
     /// Duration of each measurement

@@ -41,7 +41,6 @@ Examples:
   saltcellar bench sources --source bus,baseline --entries 3000000
   saltcellar bench sources --source https --connections 1000 --batch 1";
 
-/// Flags of `bench sources`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
     #[command(flatten)]
