@@ -85,7 +85,6 @@ fn rate(text: &str) -> Result<f64, String> {
     rate.ok_or_else(|| "expected a number of events per second".to_owned())
 }
 
-/// A load with its name and its batch size.
 type NamedLoad = (&'static str, Load, u64);
 
 impl Args {

@@ -38,7 +38,6 @@ pub(super) enum Bench {
     Baseline(baseline::Args),
 }
 
-/// Flags shared by benchmarks.
 #[derive(clap::Args)]
 struct Common {
     /// Create the temporary state directory in DIR, to measure its disk

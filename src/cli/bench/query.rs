@@ -148,7 +148,6 @@ impl QueryBench<'_> {
         Ok((minion.to_owned(), time))
     }
 
-    /// Measures the command `jobs list`.
     fn jobs_list(&self, rows: usize) -> anyhow::Result<Duration> {
         let program = std::env::current_exe().context("get the path of the program")?;
         let started = Instant::now();

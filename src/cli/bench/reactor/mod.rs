@@ -103,8 +103,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             rows.push(measure(root, &situation, time)?);
         }
     }
-    let rows = report.rows(rows)?;
-    report.document(&rows.into())
+    report.print_rows(rows)
 }
 
 fn situations(root: &Path) -> anyhow::Result<Vec<Situation>> {
