@@ -1,5 +1,19 @@
 //! The interfaces of the daemon: the local socket, HTTP, and HTTPS for minions, their calls and queries, clients, and ZeroMQ.
 
+/// Defines answers of calls. Every field has a default, so that a client can read the answer of another release.
+macro_rules! answers {
+    ($($(#[$outer:meta])* $name:ident { $($(#[$inner:meta])* $field:ident: $kind:ty,)* })+) => {
+        $(
+            #[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+            #[serde(default)]
+            $(#[$outer])*
+            pub(crate) struct $name {
+                $($(#[$inner])* pub(crate) $field: $kind,)*
+            }
+        )+
+    };
+}
+
 pub(crate) mod call;
 pub mod client;
 pub mod http;

@@ -26,13 +26,13 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 // The common imports of verbs.
 use self::format::ask::{ListCall, NoDaemon, Order, Pages};
 pub use self::format::exit::Exit;
-use self::format::fields::Fields;
+use self::format::fields::{Fields, or_empty};
 use self::format::nested::{leaf, nested};
 pub use self::format::output::{Form, Format, OutputError};
 use self::format::output::{Output, is_coloured, plain, show, show_rows};
 use self::format::progress::{Bar, Unit, bytes};
 use self::format::table::{Column, Table};
-use self::format::when::{TimeRange, When, iso_at, iso_in, short, short_in_zone, time_of, title};
+use self::format::when::{TimeRange, When, iso_at, short, short_at, short_in_zone, title};
 use self::format::{ask, yaml};
 use crate::config::CliOverrides;
 
@@ -74,7 +74,6 @@ pub fn command() -> clap::Command {
     Cli::command()
 }
 
-/// Global flags.
 #[derive(clap::Args)]
 struct Global {
     /// The daemon's unix socket [env: SALTCELLAR_SOCKET]

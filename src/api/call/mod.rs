@@ -4,22 +4,21 @@
 //! durable. Calls do not wait for the disk; the socket does.
 
 mod cache;
-mod consumers;
-mod jobs;
+pub(crate) mod consumers;
+pub(crate) mod jobs;
 mod lists;
 mod poll;
-mod reactor;
+pub(crate) mod reactor;
 mod rights;
-mod send;
-mod sinks;
-mod store;
+pub(crate) mod send;
+pub(crate) mod sinks;
+pub(crate) mod store;
 mod writes;
 
 pub(crate) use poll::Poll;
 pub(in crate::api) use reactor::no_events;
 pub(crate) use rights::{Caller, Rights};
 pub(crate) use send::fire;
-pub(crate) use store::prune_answer;
 pub(in crate::api) use writes::signed_return;
 
 use std::borrow::Cow;
@@ -27,7 +26,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use serde_json::Value as Json;
+use serde::Serialize;
 
 use super::http::HttpMonitor;
 use super::http::tokens::{self, Tokens};
@@ -44,7 +43,8 @@ use crate::model::{FrameBatch, Right};
 use crate::reactor::run::engine::Handle;
 use crate::store::{Store, StoreError};
 use crate::wire::call::{Args, CallError};
-use crate::wire::json::{plain_value, to_json};
+use crate::wire::json::to_json;
+use crate::wire::msgpack::{EncodeError, encode};
 use crate::wire::salt_codec::repaired;
 
 /// The dependencies of calls.
@@ -240,11 +240,13 @@ pub(super) fn typed<T: serde::de::DeserializeOwned>(args: &Args<'_>) -> Result<T
 
 /// Encodes an answer without stored values. Answers that embed such values are written directly: a document would not preserve
 /// their bytes.
-pub(super) fn document(answer: Json) -> Result<Vec<u8>, CallError> {
-    let mut bytes = Vec::new();
-    match rmpv::encode::write_value(&mut bytes, &plain_value(answer)) {
-        Ok(()) => Ok(bytes),
-        Err(error) => Err(CallError::Internal(error.to_string())),
+pub(super) fn document(answer: &impl Serialize) -> Result<Vec<u8>, CallError> {
+    Ok(encode(answer)?)
+}
+
+impl From<EncodeError> for CallError {
+    fn from(error: EncodeError) -> Self {
+        Self::Internal(error.to_string())
     }
 }
 

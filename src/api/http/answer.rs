@@ -13,6 +13,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::base::limits::{HTTP_ANSWER_BYTES, HTTP_BODY_TIMEOUT};
 use crate::wire::call::CallError;
+use crate::wire::msgpack::EncodeError;
 
 /// Bytes per permit.
 const PERMIT_BYTES: usize = 1024;
@@ -71,6 +72,12 @@ impl From<CallError> for HttpError {
             _ => StatusCode::BAD_REQUEST,
         };
         Self::new(status, error.code(), error.to_string())
+    }
+}
+
+impl From<EncodeError> for HttpError {
+    fn from(error: EncodeError) -> Self {
+        CallError::from(error).into()
     }
 }
 

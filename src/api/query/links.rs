@@ -22,18 +22,18 @@ use crate::store::{Store, StoreError, StoredEntry};
 use crate::wire::call::id_text;
 use crate::wire::msgpack::{self, as_text};
 
-/// A job started by another one.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Child {
-    pub(crate) jid: String,
-    /// The id of the state that started it.
-    pub(crate) id: String,
-    /// The function of that state: `salt.state`, `salt.function`, `salt.runner`, `salt.wheel`.
-    pub(crate) fun: String,
-    /// The function that it ran, or the state's name.
-    pub(crate) name: String,
-    /// The result of that state.
-    pub(crate) result: Option<bool>,
+answers! {
+    /// A job started by a state of another one.
+    Child {
+        jid: String,
+        id: String,
+        /// The function of that state: `salt.state`, `salt.function`, `salt.runner`, `salt.wheel`.
+        fun: String,
+        /// The function that it ran, or the state's name.
+        name: String,
+        /// The result of that state.
+        result: Option<bool>,
+    }
 }
 
 /// The jobs that a job started, in order.

@@ -13,12 +13,15 @@ mod progress;
 mod states;
 
 pub(crate) use answer::Answer;
-pub(crate) use diff::{Difference, diff, previous_run};
+pub(crate) use diff::{Difference, StateDiff, diff, previous_run};
 pub(crate) use job::Job;
 pub(crate) use jobs::{
     JobFilter, JobResult, ListedJob, PageLimits, each_job_before, jobs_before, last_jobs, row_load,
 };
-pub(crate) use links::{children, parent};
-pub(crate) use minions::{MinionsFilter, minion, minions_list};
-pub(crate) use progress::{JobChanges, job_changes};
+pub(crate) use links::{Child, children, parent};
+pub(crate) use minions::{
+    Minion, MinionEvent, MinionRow, MinionRun, MinionsFilter, MinionsPage, Moment, NotRead, minion,
+    minions_list,
+};
+pub(crate) use progress::{JobChanges, ProgressEvent, job_changes};
 pub(crate) use states::{StateRow, state_rows};

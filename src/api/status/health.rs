@@ -3,13 +3,14 @@
 //! A *problem* is a present state in which data is rejected, lost or long overdue. A *warning* needs attention, such as a master
 //! that is down. Past losses are warnings: they remain until the next start.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{BusRow, ConsumerRow, HttpsRow, ReactorRow, SinkRow, SpoolRow, Status};
 use crate::base::clock::Micros;
 use crate::base::units::span;
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
     /// All is well.
@@ -21,24 +22,22 @@ pub enum Level {
     Problem,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct Health {
-    /// The worst level of the reasons.
-    pub(crate) state: Level,
-    /// The reasons, the worst first.
-    pub(crate) reasons: Vec<Reason>,
-}
-
-/// Why not all is well.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct Reason {
-    pub(crate) level: Level,
-    /// The part of the daemon, such as `disk` or `sink audit`.
-    pub(crate) part: String,
-    /// The problem and the remedy.
-    pub(crate) message: String,
+answers! {
+    /// The daemon's health.
+    Health {
+        /// The worst level of the reasons.
+        state: Level,
+        /// The reasons, the worst first.
+        reasons: Vec<Reason>,
+    }
+    /// Why not all is well.
+    Reason {
+        level: Level,
+        /// The part of the daemon, such as `disk` or `sink audit`.
+        part: String,
+        /// The problem and the remedy.
+        message: String,
+    }
 }
 
 /// A counter of damage or loss.

@@ -12,8 +12,6 @@ pub(crate) use health::{Health, Level, LossCounter, Reason, SPOOL_WAITS_MAX, hea
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
-
 use self::growth::{ClassGrowth, days_left};
 use super::call::{Ctx, no_events};
 use crate::api::zeromq::ZmqSocketStatus;
@@ -22,19 +20,8 @@ use crate::engines::runtime::SinkStatus;
 use crate::ingest::bus::BusMonitor;
 use crate::ingest::spool::Spool;
 use crate::store::read::stats::{ClassStats, StoreStats};
-use crate::store::{ConsumerStatus, StoreError};
+use crate::store::{ConsumerStatus, Step, StoreError};
 use crate::wire::frame::Framing;
-
-macro_rules! answers {
-    ($($(#[doc = $doc:literal])+ $name:ident { $($(#[doc = $about:literal])* $field:ident: $kind:ty,)+ })+) => {
-        $($(#[doc = $doc])+
-        #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-        #[serde(default)]
-        pub(crate) struct $name {
-            $($(#[doc = $about])* pub(crate) $field: $kind,)+
-        })+
-    };
-}
 
 answers! {
     /// The answer of the call `status`.
@@ -75,6 +62,13 @@ answers! {
         /// Counters since the start, by name.
         counters: BTreeMap<String, u64>,
         classes: Vec<ClassRow>,
+    }
+    /// Numbers per 1000 s over the last minutes, of entries of all kinds.
+    #[expect(clippy::struct_field_names, reason = "the names on the wire have the unit")]
+    Rates {
+        entries_per_1000_s: u64,
+        returns_per_1000_s: u64,
+        failed_per_1000_s: u64,
     }
     /// Disk space.
     Disk {
@@ -222,14 +216,10 @@ answers! {
     }
 }
 
-/// Numbers per 1000 s over the last minutes, of entries of all kinds.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-#[expect(clippy::struct_field_names, reason = "the names on the wire have the unit")]
-pub(crate) struct Rates {
-    pub(crate) entries_per_1000_s: u64,
-    pub(crate) returns_per_1000_s: u64,
-    pub(crate) failed_per_1000_s: u64,
+impl From<Step> for ClockStep {
+    fn from(step: Step) -> Self {
+        Self { ahead_s: step.ahead / 1_000_000, wait_s: step.left.as_secs() }
+    }
 }
 
 /// Collects the status, with its health.
@@ -256,9 +246,7 @@ pub(crate) fn status(ctx: &Ctx) -> Result<Status, StoreError> {
             fun: failed.fun,
             retcode: failed.retcode,
         }),
-        clock_step: stats
-            .clock_step
-            .map(|step| ClockStep { ahead_s: step.ahead / 1_000_000, wait_s: step.left.as_secs() }),
+        clock_step: stats.clock_step.map(ClockStep::from),
         bus: ctx.buses.iter().map(bus).collect(),
         reactor: ctx.reactor.is_some(),
         reactions: reactor(ctx),
@@ -293,7 +281,7 @@ pub(crate) fn status(ctx: &Ctx) -> Result<Status, StoreError> {
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate, not negative")]
-fn per_1000_s(per_second: f64) -> u64 {
+pub(super) fn per_1000_s(per_second: f64) -> u64 {
     (per_second * 1000.0).round() as u64
 }
 

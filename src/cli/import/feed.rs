@@ -85,7 +85,6 @@ impl Feed {
         }
     }
 
-    /// Queries the age limit of the class `jobs`.
     pub(super) fn query_retention(&mut self) -> anyhow::Result<()> {
         let stats =
             self.reads.call("store_stats", Value::Map(Vec::new())).context("query the retention of jobs")?;

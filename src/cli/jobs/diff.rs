@@ -132,7 +132,6 @@ fn value_lines(out: &mut Output, a: &Json, b: &Json, indent: usize) -> anyhow::R
     Ok(())
 }
 
-/// The lines that differ, in order.
 fn changed_lines<'a>(a: &[&'a str], b: &[&'a str]) -> Vec<(char, &'a str)> {
     if a.len().max(b.len()) > LINES_MAX {
         let all = |mark, lines: &[&'a str]| lines.iter().map(|line| (mark, *line)).collect::<Vec<_>>();

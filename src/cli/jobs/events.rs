@@ -9,6 +9,7 @@ use serde_json::Value as Json;
 
 use super::filter::DataFilter;
 use super::tail;
+use crate::api::call::send::Fired;
 use crate::api::client::args;
 use crate::cli::{
     Column, Fields as _, Global, ListCall, Order, Pages, Table, TimeRange, ask, nested, short, show, title,
@@ -133,9 +134,8 @@ fn send(global: &Global, event: Send) -> anyhow::Result<()> {
     ];
     let answer = ask::connect(global)?.call("event_send", args(pairs)).context("fire the event")?;
     let answer = to_json(&answer);
-    show(global.output, &answer, |out| {
-        Ok(out.line(&format!("fired {} at {}", answer.leaf("tag"), answer.leaf("socket")))?)
-    })
+    let Fired { tag, socket, .. } = ask::typed(&answer).context("fire the event")?;
+    show(global.output, &answer, |out| Ok(out.line(&format!("fired {tag} at {socket}"))?))
 }
 
 /// The data of an event is unreadable or not a map.

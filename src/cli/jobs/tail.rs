@@ -8,6 +8,7 @@ use serde_json::{Value as Json, json};
 
 use super::events::{columns, row};
 use super::filter::FilterFlags;
+use crate::api::call::consumers::{EventCounts, EventGroup};
 use crate::api::client::{Client, ClientError};
 use crate::base::clock::Micros;
 use crate::cli::{
@@ -106,7 +107,6 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits for the daemon to be back.
 fn reconnected(global: &Global) -> anyhow::Result<Client> {
     let mut is_reported = false;
     loop {
@@ -145,16 +145,15 @@ pub(super) fn count(global: &Global, args: &CountArgs) -> anyhow::Result<()> {
     let (mut count, mut others) = (0, 0);
     let mut groups: BTreeMap<String, u64> = BTreeMap::new();
     loop {
-        let answer = ask::call(&mut client, "events_count", &call_args).context(operation)?;
-        count += answer.number("count");
-        others += answer.number("others");
-        for group in answer.list("groups") {
-            *groups.entry(group.leaf("key")).or_default() += group.number("count");
+        let (found, _): (EventCounts, _) =
+            ask::call_as(&mut client, "events_count", &call_args).context(operation)?;
+        count += found.count;
+        others += found.others.unwrap_or(0);
+        for EventGroup { key, count } in found.groups.into_iter().flatten() {
+            *groups.entry(key).or_default() += count;
         }
-        if answer.of("next").is_null() {
-            break;
-        }
-        ask::set(&mut call_args, "from", answer.of("next").clone());
+        let Some(next) = found.next else { break };
+        ask::set(&mut call_args, "from", next.into());
     }
     let Some(by) = &args.by else {
         return show(global.output, &json!({ "count": count }), |out| Ok(out.line(&count.to_string())?));

@@ -45,7 +45,6 @@ fn timeout(text: &str) -> Result<Duration, String> {
     Duration::parse(text).ok_or_else(|| "expected a duration such as 30s, 10m, 2h or 1d".to_owned())
 }
 
-/// State of the job.
 #[derive(Default)]
 struct JobState {
     expected: Option<BTreeSet<String>>,

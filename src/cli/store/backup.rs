@@ -10,7 +10,6 @@ use crate::base::clock::Clock;
 use crate::cli::{Bar, Global, Unit, bytes, finding, show};
 use crate::store::tools::backup::{self, BackupOptions};
 
-/// Arguments of `store backup`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
     /// Target directory: a new one, or that of an earlier backup

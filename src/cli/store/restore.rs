@@ -11,7 +11,6 @@ use crate::cli::{Bar, Global, Unit, bytes, show};
 use crate::store::tools::backup::restore;
 use crate::store::tools::{layout, rebuild};
 
-/// Arguments of `store restore`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
     /// The backup's directory

@@ -10,7 +10,6 @@ use crate::base::clock::Clock;
 use crate::cli::{Bar, Global, Output, OutputError, Unit, finding, plain, show};
 use crate::store::tools::salvage::{self, Loss, SalvageReport};
 
-/// Arguments of `store salvage`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
     /// Damaged directory: a state directory, a part of one, or a backup

@@ -326,7 +326,7 @@ async fn engines(ask: &Ask<'_>) -> Result<Json, HttpError> {
 async fn sink(ask: &Ask<'_>) -> Result<Json, HttpError> {
     let sinks = ask.get("/sinks/{name}", Vec::new()).await?;
     let letters = ask.get("/sinks/{name}/dead-letters", ask.fields(&["limit"])?).await?;
-    let next = letters["next"].as_u64().map(|next| ask.with("after", &next.to_string()));
+    let next = letters["next"].as_array().map(|_| ask.with("after", &letters["next"].to_string()));
     Ok(json!({ "sinks": sinks, "letters": letters, "next_page": next }))
 }
 

@@ -21,7 +21,7 @@ use super::super::access::Access;
 use super::super::answer::{Answer, HttpError, plain};
 use super::super::server::HttpServer;
 use super::super::tokens::{Token, TokenLimits};
-use super::params::{cursor, packed};
+use super::params::cursor;
 use super::rate::{Budget, until_next_second};
 use super::shared::{Part, Piece, PieceKey};
 use crate::api::call::{CallHandler, Caller, Ctx, failed, find};
@@ -32,7 +32,7 @@ use crate::store::Start;
 use crate::wire::call::{Args, CallError};
 use crate::wire::filter::EntryFilter;
 use crate::wire::json::{append_plain, to_json};
-use crate::wire::msgpack::{as_bool, as_int, as_text, elements, get, pairs};
+use crate::wire::msgpack::{as_bool, as_int, as_text, elements, encode, get, pairs};
 
 fn is_allowed(event: &[u8], limits: &TokenLimits) -> bool {
     let text = |key| get(event, key).and_then(as_text).unwrap_or_default();
@@ -282,7 +282,7 @@ impl Stream {
         args.extend(start.map(|(name, value)| (name.to_owned(), value)));
         args.insert("limit".to_owned(), events.into());
         args.insert("wait_ms".to_owned(), u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).into());
-        let args = packed(args)?;
+        let args = encode(&args)?;
         let ctx = &self.server.ctx;
         let call = find("events_follow").map(|call| &call.run);
         let (Some(CallHandler::Poll(run)), Some(args)) = (call, Args::of(&args)) else {

@@ -24,7 +24,7 @@ use serde_json::Value as Json;
 
 use self::events::{Format, Stream, answer_text};
 use self::operations::{Limit, OPERATIONS, Operation, Shape};
-use self::params::{arguments, packed};
+use self::params::arguments;
 use self::types::Finish;
 use super::access::Access;
 use super::answer::{Answer, HttpError, plain, tagged};
@@ -34,6 +34,7 @@ use crate::api::call::CallHandler;
 use crate::base::limits::{HTTP_BODY_BYTES_MAX, RMPV_DEPTH_MAX};
 use crate::wire::call::{Args, CallError};
 use crate::wire::json::to_json;
+use crate::wire::msgpack::encode;
 
 pub(super) fn routes() -> Router<Arc<HttpServer>> {
     let mut router = Router::new().route("/api/v1/openapi.json", get(document));
@@ -87,7 +88,7 @@ async fn run(
         let format = Format::of(&head.headers);
         return Stream::start(server, &access, args, &head.headers, format).await;
     }
-    let text = carry_out(&server, operation, &access, packed(args)?).await?;
+    let text = carry_out(&server, operation, &access, encode(&args)?).await?;
     let body = server.room.hold(text).await?;
     if operation.method == "GET" {
         return Ok(tagged(body, &head.headers));
@@ -106,7 +107,7 @@ pub(super) async fn ask(
     let operation = operation(method, path)?;
     permit(operation, access, of_path)?;
     let args = arguments(operation.params, of_path, given, &server.ctx.store.id())?;
-    let text = carry_out(server, operation, access, packed(args)?).await?;
+    let text = carry_out(server, operation, access, encode(&args)?).await?;
     serde_json::from_slice(&text).map_err(|error| CallError::Internal(error.to_string()).into())
 }
 

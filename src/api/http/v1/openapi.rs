@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use schemars::Schema;
 use schemars::generate::SchemaSettings;
+use schemars::transform::RecursiveTransform;
 use serde_json::{Map, Value as Json, json};
 
 use super::operations::{OPERATIONS, Operation, Shape};
@@ -11,7 +13,10 @@ use super::params::{Param, ParamKind};
 /// The document.
 pub fn document() -> Json {
     let mut generator = SchemaSettings::draft2020_12()
+        .for_serialize()
         .with(|settings| settings.definitions_path = "/components/schemas".into())
+        // Only for readers of answers of other releases.
+        .with_transform(RecursiveTransform(|schema: &mut Schema| drop(schema.remove("default"))))
         .into_generator();
     let mut paths: BTreeMap<String, Map<String, Json>> = BTreeMap::new();
     for operation in OPERATIONS {

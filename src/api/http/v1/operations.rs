@@ -7,12 +7,15 @@ use serde_json::Value as Json;
 
 use super::params::ParamKind::{Count, Flag, JidCursor, Json as JsonValue, SeqCursor, Text, Time};
 use super::params::{Param, param};
-use super::types::{
-    Answered, Awaited, Batch, ConsumersPage, DeadLettersPage, Document, EventCount, EventsPage, Existed,
-    Finish, Job, JobDiff, JobsPage, Minion, MinionsPage, Position, ReactionRow, ReactionsPage, SinksPage,
-    StatesPage, StoreStats, Why,
-};
+use super::types::{Answered, Awaited, Batch, EventCount, EventsPage, Existed, Finish};
+use crate::api::call::consumers::{ConsumersPage, Position};
+use crate::api::call::jobs::answers::{JobAnswer, JobDiff, JobsPage, StatesPage};
+use crate::api::call::reactor::{ReactionRow, ReactionsPage, ReactorState, Replay, Why};
+use crate::api::call::sinks::{DeadLettersPage, SinksPage};
+use crate::api::call::store::StoreState;
 use crate::api::call::{Call, find};
+use crate::api::query::{Minion, MinionsPage};
+use crate::api::status::Status;
 use crate::wire::call::CallError;
 
 #[derive(Clone, Copy)]
@@ -118,8 +121,8 @@ const FOLLOW: &str = "Follow events from now on, or from a position: server-sent
 const CREATE: &str = "Create a consumer, or change the filter of one; a new one starts with the next event, or at one of `to`, `time`, `seq`";
 
 pub(super) const OPERATIONS: &[Operation] = &[
-    get("/status", "status", &[], typed::<Document>()),
-    get("/store", "store_stats", &[], typed::<StoreStats>()),
+    get("/status", "status", &[], typed::<Status>()),
+    get("/store", "store_stats", &[], typed::<StoreState>()),
     get(
         "/jobs",
         "jobs_list",
@@ -150,7 +153,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
             param("links", Flag, "Search for the job that started this one"),
             AFTER,
         ],
-        typed::<Job>(),
+        typed::<JobAnswer>(),
     )
     .limited(&[Limit::Minions]),
     get("/jobs/{jid}/missing", "job_show", &[], typed::<Awaited>())
@@ -291,14 +294,14 @@ pub(super) const OPERATIONS: &[Operation] = &[
     get(
         "/sinks/{name}/dead-letters",
         "sink_dead_letters",
-        &[param("after", Count, "Only after this sequence number: `next` of the previous page")],
+        &[param("after", JsonValue, "Only after this one: `next` of the previous page")],
         typed::<DeadLettersPage>(),
     ),
     change("POST", "/sinks/{name}/pause", "sink_pause", &[], typed::<Position>()),
     change("POST", "/sinks/{name}/resume", "sink_resume", &[], typed::<Position>()),
     change("POST", "/sinks/{name}/seek", "sink_seek", &[TO, TIME, SEQ], typed::<Position>())
         .doc("Move the position to one of `to`, `time`, `seq`"),
-    get("/reactor", "reactor_list", &[], typed::<Document>()),
+    get("/reactor", "reactor_list", &[], typed::<ReactorState>()),
     get(
         "/reactor/reactions",
         "reactor_history",
@@ -323,6 +326,6 @@ pub(super) const OPERATIONS: &[Operation] = &[
             param("all", Flag, "Also the calls that were made"),
             param("render", Flag, "Render the rules anew"),
         ],
-        typed::<Document>(),
+        typed::<Replay>(),
     ),
 ];

@@ -1,10 +1,8 @@
 //! Parameters of operations: from the path, the query or a JSON body to the arguments of a call.
 
-use rmpv::Value;
 use serde_json::{Map, Value as Json};
 
 use super::super::answer::HttpError;
-use crate::wire::json::plain_value;
 
 pub(super) struct Param {
     pub(super) name: &'static str,
@@ -126,13 +124,6 @@ pub(super) fn arguments(
         args.insert(name.clone(), value);
     }
     Ok(args)
-}
-
-pub(super) fn packed(args: Map<String, Json>) -> Result<Vec<u8>, HttpError> {
-    let value: Value = plain_value(Json::Object(args));
-    let mut bytes = Vec::new();
-    rmpv::encode::write_value(&mut bytes, &value).map_err(|error| HttpError::bad(error.to_string()))?;
-    Ok(bytes)
 }
 
 #[cfg(test)]

@@ -15,7 +15,6 @@ use crate::cli::{Form, Format, Global, Output, finding, plain};
 /// A closure that changes something.
 type Act<T> = Box<dyn FnOnce() -> anyhow::Result<T>>;
 
-/// One step.
 pub(super) struct Step {
     /// Its name in JSON.
     name: &'static str,
@@ -25,7 +24,6 @@ pub(super) struct Step {
     act: Option<Act<Done>>,
 }
 
-/// A step that was made.
 pub(super) struct Done {
     /// The result, if it is more than the plan states.
     pub(super) result: Option<String>,
@@ -58,7 +56,6 @@ impl Done {
     }
 }
 
-/// The plan.
 #[derive(Default)]
 pub(super) struct Plan {
     steps: Vec<Step>,
