@@ -79,7 +79,12 @@ impl Client {
 
     /// Makes a call and waits for the answer. `args` is a map with str keys, see [`args`].
     pub fn call(&mut self, name: &str, args: Value) -> Result<Value, ClientError> {
-        let id = self.post(name, &packed(args)?)?;
+        self.ask(name, &packed(args)?)
+    }
+
+    /// Makes a call with arguments as msgpack, and waits for the answer.
+    pub fn ask(&mut self, name: &str, args: &[u8]) -> Result<Value, ClientError> {
+        let id = self.post(name, args)?;
         read_answer(self.receive()?, id)
     }
 

@@ -1,12 +1,29 @@
 //! The interfaces of the daemon: the local socket and HTTP, their calls and queries, clients, and ZeroMQ.
 
-pub mod call;
+/// Defines answers of calls. Every field has a default, so that a client can read the answer of another release.
+macro_rules! answers {
+    ($($(#[$outer:meta])* $name:ident { $($(#[$inner:meta])* $field:ident: $kind:ty,)* })+) => {
+        $(
+            #[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+            #[serde(default)]
+            $(#[$outer])*
+            pub(crate) struct $name {
+                $($(#[$inner])* pub(crate) $field: $kind,)*
+            }
+        )+
+    };
+}
+
+pub(crate) mod call;
 pub mod client;
 pub mod http;
-pub mod query;
-pub mod socket;
-pub mod status;
+pub(crate) mod query;
+pub(crate) mod socket;
+pub(crate) mod status;
 mod stream;
 mod submit;
 mod trust;
-pub mod zeromq;
+pub(crate) mod zeromq;
+
+pub use call::CALLS;
+pub use status::LOSS_COUNTERS;

@@ -67,7 +67,7 @@ impl Lanes {
 }
 
 /// Serves connections until `stop` turns true, then waits for calls in flight.
-pub async fn serve(source: Listener, ctx: Arc<Ctx>, intake: Intake, stop: watch::Receiver<bool>) {
+pub(crate) async fn serve(source: Listener, ctx: Arc<Ctx>, intake: Intake, stop: watch::Receiver<bool>) {
     let server = Arc::new(SocketServer {
         ctx,
         intake,

@@ -13,41 +13,37 @@ use crate::wire::salt_event;
 
 /// The state of a ZeroMQ socket; clones share it.
 #[derive(Debug, Clone)]
-pub struct ZmqSocketStatus {
+pub(crate) struct ZmqSocketStatus {
     /// `pull` or `pub`.
-    pub kind: &'static str,
-    /// The path of the socket.
-    pub path: PathBuf,
+    pub(crate) kind: &'static str,
+    pub(crate) path: PathBuf,
     process: Arc<Mutex<ZmqProcess>>,
 }
 
-/// The process that serves a ZeroMQ socket.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct ZmqProcess {
+pub(crate) struct ZmqProcess {
     /// None between two processes.
-    pub pid: Option<u32>,
+    pub(crate) pid: Option<u32>,
     /// Number of processes that ended.
-    pub restarts: u64,
+    pub(crate) restarts: u64,
 }
 
 impl ZmqSocketStatus {
     /// The state of a socket without a process.
-    pub fn new(kind: &'static str, path: &Path) -> Self {
+    pub(crate) fn new(kind: &'static str, path: &Path) -> Self {
         Self { kind, path: path.to_owned(), process: Arc::default() }
     }
 
-    /// Its process.
-    pub fn process(&self) -> ZmqProcess {
+    pub(crate) fn process(&self) -> ZmqProcess {
         *self.process.lock()
     }
 
     /// Records the process that serves the socket now.
-    pub fn set_pid(&self, pid: Option<u32>) {
+    pub(crate) fn set_pid(&self, pid: Option<u32>) {
         self.process.lock().pid = pid;
     }
 
-    /// Counts a process that ended.
-    pub fn count_restart(&self) {
+    pub(crate) fn count_restart(&self) {
         self.process.lock().restarts += 1;
     }
 }

@@ -23,9 +23,17 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
-use self::format::ask;
+// The common imports of verbs.
+use self::format::ask::{ListCall, NoDaemon, Order, Pages};
 pub use self::format::exit::Exit;
+use self::format::fields::{Fields, or_empty};
+use self::format::nested::{leaf, nested};
 pub use self::format::output::{Form, Format, OutputError};
+use self::format::output::{Output, is_coloured, plain, show, show_rows};
+use self::format::progress::{Bar, Unit, bytes};
+use self::format::table::{Column, Table};
+use self::format::when::{TimeRange, When, iso_at, short, short_at, short_in_zone, title};
+use self::format::{ask, yaml};
 use crate::config::CliOverrides;
 
 /// Job cache, event archive and reactor beside a Salt master.
@@ -66,7 +74,6 @@ pub fn command() -> clap::Command {
     Cli::command()
 }
 
-/// Global flags.
 #[derive(clap::Args)]
 struct Global {
     /// The daemon's unix socket [env: SALTCELLAR_SOCKET]
@@ -256,7 +263,7 @@ fn restrict_umask(mask: u32) {
 
 /// Prints an error. Its causes may quote text of a daemon or a file, hence the escaping in [`print_error`].
 fn report(error: &anyhow::Error) {
-    if let Some(unreachable) = error.chain().find_map(|cause| cause.downcast_ref::<ask::NoDaemon>()) {
+    if let Some(unreachable) = error.chain().find_map(|cause| cause.downcast_ref::<NoDaemon>()) {
         print_error(&unreachable.to_string());
         print_error(&unreachable.hint());
         return;
@@ -269,5 +276,5 @@ fn report(error: &anyhow::Error) {
 
 /// Writes one line to standard error. A failed write is ignored: the exit code remains.
 fn print_error(text: &str) {
-    let _ = writeln!(std::io::stderr(), "saltcellar: {}", format::output::plain(text));
+    let _ = writeln!(std::io::stderr(), "saltcellar: {}", plain(text));
 }

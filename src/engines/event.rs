@@ -142,7 +142,7 @@ impl Event {
 pub(super) mod tests {
     use super::*;
     use crate::model::{Flags, Kind, Source};
-    use crate::wire::json::plain_value;
+    use crate::wire::msgpack::encode;
     use serde_json::json;
 
     /// An event with this data; its sequence number is also part of its id.
@@ -151,9 +151,9 @@ pub(super) mod tests {
     }
 
     /// A stored event with this data.
+    #[expect(clippy::needless_pass_by_value, reason = "callers pass literals")]
     pub(in crate::engines) fn entry(seq: u64, tag: &str, minion: &str, data: Json) -> StoredEntry {
-        let mut body = Vec::new();
-        rmpv::encode::write_value(&mut body, &plain_value(data)).unwrap();
+        let body = encode(&data).unwrap();
         StoredEntry {
             seq: SeqNo(seq),
             kind: Kind::Event,

@@ -146,20 +146,6 @@ pub fn from_json(json: &Json) -> Result<Value, NotAValue> {
     })
 }
 
-/// The value of JSON in which keys that start with `$` have no special meaning.
-pub fn plain_value(json: Json) -> Value {
-    match json {
-        Json::Null => Value::Nil,
-        Json::Bool(flag) => Value::from(flag),
-        Json::Number(number) => from_number(&number),
-        Json::String(text) => Value::from(text),
-        Json::Array(items) => Value::Array(items.into_iter().map(plain_value).collect()),
-        Json::Object(pairs) => {
-            Value::Map(pairs.into_iter().map(|(key, of)| (Value::from(key), plain_value(of))).collect())
-        }
-    }
-}
-
 fn tagged(tag: &str, value: Json) -> Json {
     Json::Object(Map::from_iter([(tag.to_owned(), value)]))
 }

@@ -549,7 +549,7 @@ fn the_page_lists_every_check_by_name() {
     ];
     let mut names = Vec::new();
     for source in sources {
-        for begins in ["const CHECK: &str = \"", "found.add(\"", "found.add_with_advice(\n            \""] {
+        for begins in ["const CHECK: &str = \"", "found.of(\""] {
             names.extend(source.split(begins).skip(1).filter_map(|rest| rest.split('"').next()));
         }
     }

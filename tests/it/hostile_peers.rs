@@ -165,7 +165,7 @@ fn no_number_in_a_call_overflows() {
         "keep_jobs_seconds",
     ];
     let mut client = cellar.client();
-    for call in saltcellar::api::call::CALLS {
+    for call in saltcellar::api::CALLS {
         for number in [Value::from(i64::MIN), (-1).into(), 0.into(), i64::MAX.into(), u64::MAX.into()] {
             let texts = [
                 ("jid", jid()),

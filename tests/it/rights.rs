@@ -7,7 +7,7 @@ use std::path::Path;
 
 use rmpv::Value;
 use rustix::process::{Uid, geteuid};
-use saltcellar::api::call::CALLS;
+use saltcellar::api::CALLS;
 use saltcellar::api::client::{Client, ClientError};
 
 use crate::harness::{Cellar, map, serve_command, wait_for};

@@ -16,10 +16,10 @@ use crate::base::limits::{
     LIST_BYTES_MAX, LIST_ROWS_MAX,
 };
 use crate::model::SeqNo;
-use crate::store::{BatchLimits, ConsumerStatus, HolderProcess, Start, StoredEntry};
+use crate::store::{BatchLimits, ConsumerRecord, ConsumerStatus, HolderProcess, Start, StoredEntry};
 use crate::wire::call::{Args, CallError};
-use crate::wire::filter::{Condition, EntryFilter};
-use crate::wire::msgpack::Writer;
+use crate::wire::filter::EntryFilter;
+use crate::wire::msgpack::{Time, Writer, or_absent};
 
 /// A position in the log; without any field, the caller's default.
 #[derive(Deserialize, Default)]
@@ -44,6 +44,71 @@ impl StartArgs {
             (None, None, Some(seq)) => Some(Start::Seq(SeqNo(seq))),
             (None, None, None) => None,
         })
+    }
+}
+
+answers! {
+    /// Consumers.
+    ConsumersPage {
+        consumers: Vec<Consumer>,
+    }
+    /// A consumer.
+    Consumer {
+        name: String,
+        time: Time,
+        #[serde(rename = "match")]
+        scopes: Json,
+        search: Json,
+        #[serde(rename = "where")]
+        condition: Option<String>,
+        /// The sequence number of the next event.
+        cursor: u64,
+        lag_entries: u64,
+        lag_s: u64,
+        paused: bool,
+        pin: bool,
+        lost: Option<LostRange>,
+        error: Option<Problem>,
+        holder: Option<String>,
+        lease_s: Option<u64>,
+    }
+    /// Entries that retention dropped before the consumer had read them.
+    LostRange {
+        first: u64,
+        last: u64,
+        entries: u64,
+    }
+    /// An error with its time.
+    Problem {
+        time: Time,
+        message: String,
+    }
+    /// The position of a consumer or a sink.
+    Position {
+        #[serde(serialize_with = "or_absent")]
+        name: Option<String>,
+        #[serde(serialize_with = "or_absent")]
+        cursor: Option<u64>,
+        #[serde(serialize_with = "or_absent")]
+        paused: Option<bool>,
+    }
+    /// Whether retention keeps the unprocessed events of a consumer.
+    Pinned {
+        name: String,
+        pin: bool,
+    }
+    /// Events by group, as far as the log was read.
+    EventCounts {
+        count: u64,
+        groups: Option<Vec<EventGroup>>,
+        /// Events of groups beyond the limit of their number.
+        others: Option<u64>,
+        next: Option<u64>,
+    }
+    /// Events with the same key.
+    EventGroup {
+        key: String,
+        count: u64,
     }
 }
 
@@ -174,29 +239,37 @@ impl GroupBy {
 
 const HOUR_US: i64 = 3_600_000_000;
 
-fn row(status: &ConsumerStatus) -> Json {
+fn row(status: &ConsumerStatus) -> Consumer {
     let record = &status.record;
-    let lost = record
-        .lost
-        .map(|lost| json!({ "first": lost.first.0, "last": lost.last.0, "entries": lost.entries }));
-    let error = record.error.as_ref().map(|error| json!({ "time": error.at.0, "message": error.message }));
+    let lost =
+        record.lost.map(|lost| LostRange { first: lost.first.0, last: lost.last.0, entries: lost.entries });
+    let error =
+        record.error.as_ref().map(|error| Problem { time: Time(error.at), message: error.message.clone() });
     let lease = status.lease.as_ref();
-    json!({
-        "name": record.name,
-        "time": record.created.0,
-        "match": record.filter.scopes,
-        "search": record.filter.search,
-        "where": record.filter.condition.as_ref().map(Condition::as_str),
-        "cursor": record.cursor.0,
-        "lag_entries": status.lag_entries,
-        "lag_s": status.lag.as_secs(),
-        "paused": record.paused,
-        "pin": record.pin,
-        "lost": lost,
-        "error": error,
-        "holder": lease.map(|(holder, _)| holder),
-        "lease_s": lease.map(|(_, left)| left.as_secs()),
-    })
+    Consumer {
+        name: record.name.clone(),
+        time: Time(record.created),
+        scopes: json!(record.filter.scopes),
+        search: json!(record.filter.search),
+        condition: record.filter.condition.as_ref().map(|condition| condition.as_str().to_owned()),
+        cursor: record.cursor.0,
+        lag_entries: status.lag_entries,
+        lag_s: status.lag.as_secs(),
+        paused: record.paused,
+        pin: record.pin,
+        lost,
+        error,
+        holder: lease.map(|(holder, _)| holder.clone()),
+        lease_s: lease.map(|(_, left)| left.as_secs()),
+    }
+}
+
+fn at(record: &ConsumerRecord) -> Position {
+    Position { cursor: Some(record.cursor.0), ..Position::default() }
+}
+
+fn named(record: ConsumerRecord) -> Position {
+    Position { cursor: Some(record.cursor.0), name: Some(record.name), paused: None }
 }
 
 pub(super) fn list(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
@@ -207,14 +280,14 @@ pub(super) fn list(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
             return Err(CallError::Refused(format!("consumer {name:?} does not exist")));
         }
     }
-    document(json!({ "consumers": consumers.iter().map(row).collect::<Json>() }))
+    document(&ConsumersPage { consumers: consumers.iter().map(row).collect() })
 }
 
 pub(super) fn create(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let CreateArgs { name, filter, start } = typed(args)?;
     let start = start.start()?.unwrap_or(Start::Newest);
     let record = ctx.store.create_consumer(&name, filter.filter()?, start).map_err(refused)?;
-    document(json!({ "name": record.name, "cursor": record.cursor.0 }))
+    document(&named(record))
 }
 
 pub(super) fn next(_: &Ctx, args: &Args<'_>, caller: Caller) -> Result<Poll, CallError> {
@@ -258,19 +331,19 @@ fn write_events(ctx: &Ctx, w: &mut Writer, events: &[StoredEntry]) {
 pub(super) fn ack(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let AckArgs { name, holder, seq } = typed(args)?;
     let record = ctx.store.ack(&name, &holder, SeqNo(seq)).map_err(refused)?;
-    document(json!({ "cursor": record.cursor.0 }))
+    document(&at(&record))
 }
 
 pub(super) fn nack(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let NackArgs { name, holder, error } = typed(args)?;
     let record = ctx.store.nack(&name, &holder, &error).map_err(refused)?;
-    document(json!({ "cursor": record.cursor.0 }))
+    document(&at(&record))
 }
 
 pub(super) fn release(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let HolderArgs { name, holder } = typed(args)?;
     ctx.store.release_consumer(&name, &holder).map_err(refused)?;
-    document(Json::Null)
+    document(&())
 }
 
 pub(super) fn seek(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
@@ -279,13 +352,13 @@ pub(super) fn seek(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
         return Err(CallError::Argument("give one of `to`, `time` and `seq`".to_owned()));
     };
     let record = ctx.store.seek_consumer(&name, start).map_err(refused)?;
-    document(json!({ "name": record.name, "cursor": record.cursor.0 }))
+    document(&named(record))
 }
 
 fn set_paused(ctx: &Ctx, args: &Args<'_>, paused: bool) -> Result<Vec<u8>, CallError> {
     let NameArgs { name } = typed(args)?;
     let record = ctx.store.pause_consumer(&name, paused).map_err(refused)?;
-    document(json!({ "name": record.name, "paused": record.paused }))
+    document(&Position { name: Some(record.name), paused: Some(record.paused), cursor: None })
 }
 
 pub(super) fn pause(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
@@ -299,12 +372,12 @@ pub(super) fn resume(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
 pub(super) fn pin(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let PinArgs { name, release } = typed(args)?;
     let record = ctx.store.pin_consumer(&name, !release).map_err(refused)?;
-    document(json!({ "name": record.name, "pin": record.pin }))
+    document(&Pinned { name: record.name, pin: record.pin })
 }
 
 pub(super) fn delete(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let NameArgs { name } = typed(args)?;
-    document(ctx.store.delete_consumer(&name).map_err(refused)?.into())
+    document(&ctx.store.delete_consumer(&name).map_err(refused)?)
 }
 
 pub(super) fn follow(ctx: &Ctx, args: &Args<'_>, _: Caller) -> Result<Poll, CallError> {
@@ -368,9 +441,9 @@ pub(super) fn count(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
                 others += 1;
             }
         }
-        let row = |(key, count): (String, u64)| json!({ "key": key, "count": count });
-        (groups.into_iter().map(row).collect::<Json>(), others)
+        let groups = groups.into_iter().map(|(key, count)| EventGroup { key, count });
+        (groups.collect(), others)
     });
     let (groups, others) = groups.unzip();
-    document(json!({ "count": events().count(), "groups": groups, "others": others, "next": next }))
+    document(&EventCounts { count: events().count() as u64, groups, others, next })
 }

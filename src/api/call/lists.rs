@@ -43,10 +43,6 @@ impl Map {
         }
     }
 
-    pub(super) fn raw_or_nil(&mut self, key: &str, value: Option<&[u8]>) {
-        self.key(key).raw(value.filter(|v| !v.is_empty()).unwrap_or(&[0xc0]));
-    }
-
     /// Writes an event's data; as bin if it is not msgpack, which earlier releases could store.
     pub(super) fn data(&mut self, data: &[u8]) {
         let whole = Reader::new(data).value().is_ok_and(|value| value.len() == data.len());
@@ -56,18 +52,6 @@ impl Map {
         } else {
             w.bin(data)
         };
-    }
-
-    pub(super) fn raw_if_any(&mut self, key: &str, value: Option<&[u8]>) {
-        if let Some(value) = value.filter(|v| !v.is_empty()) {
-            self.key(key).raw(value);
-        }
-    }
-
-    pub(super) fn into_bytes(self) -> Vec<u8> {
-        let mut w = Writer::new();
-        self.write(&mut w);
-        w.into_bytes()
     }
 
     pub(super) fn write(self, w: &mut Writer) {
@@ -186,7 +170,5 @@ pub(super) fn entries(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> 
 }
 
 pub(super) fn status(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let status = status::status(ctx).map_err(failed)?;
-    let answer = serde_json::to_value(status).map_err(|error| CallError::Internal(error.to_string()))?;
-    document(answer)
+    document(&status::status(ctx).map_err(failed)?)
 }

@@ -4,22 +4,21 @@
 //! durable. Calls do not wait for the disk; the socket does.
 
 mod cache;
-mod consumers;
-mod jobs;
+pub(crate) mod consumers;
+pub(crate) mod jobs;
 mod lists;
 mod poll;
-mod reactor;
+pub(crate) mod reactor;
 mod rights;
-mod send;
-mod sinks;
-mod store;
+pub(crate) mod send;
+pub(crate) mod sinks;
+pub(crate) mod store;
 mod writes;
 
-pub use poll::Poll;
+pub(crate) use poll::Poll;
 pub(in crate::api) use reactor::no_events;
-pub use rights::{Caller, Rights};
-pub use send::fire;
-pub use store::prune_answer;
+pub(crate) use rights::{Caller, Rights};
+pub(crate) use send::fire;
 pub(in crate::api) use writes::signed_return;
 
 use std::borrow::Cow;
@@ -27,7 +26,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use serde_json::Value as Json;
+use serde::Serialize;
 
 use super::http::ListenerMonitor;
 use super::http::tokens::{self, Tokens};
@@ -43,53 +42,36 @@ use crate::model::{FrameBatch, Right};
 use crate::reactor::run::engine::Handle;
 use crate::store::{Store, StoreError};
 use crate::wire::call::{Args, CallError};
-use crate::wire::json::{plain_value, to_json};
+use crate::wire::json::to_json;
+use crate::wire::msgpack::{EncodeError, encode};
 use crate::wire::salt_codec::repaired;
 
 /// The dependencies of calls.
 pub struct Ctx {
-    /// The store, for reading.
-    pub store: Store,
-    /// The daemon's clock.
-    pub clock: Clock,
-    /// The daemon's counters.
-    pub metrics: Arc<Metrics>,
-    /// Generator of jids.
-    pub jids: JidMaker,
-    /// The rights of peers of the local socket.
-    pub rights: Rights,
-    /// The ingest policy.
-    pub policy: Arc<Policy>,
-    /// Bytes of the largest accepted entry.
-    pub entry_bytes_max: usize,
-    /// The buses that are read.
-    pub buses: Vec<BusMonitor>,
-    /// Spool directories of the extension.
-    pub spools: Vec<PathBuf>,
+    pub(crate) store: Store,
+    pub(crate) clock: Clock,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) jids: JidMaker,
+    pub(crate) rights: Rights,
+    pub(crate) policy: Arc<Policy>,
+    pub(crate) entry_bytes_max: usize,
+    pub(crate) buses: Vec<BusMonitor>,
+    pub(crate) spools: Vec<PathBuf>,
     /// The HTTP listener, if `http.listen` is set.
-    pub http: Option<ListenerMonitor>,
+    pub(crate) http: Option<ListenerMonitor>,
     /// The address that serves minions, if any: its own, or that of the HTTP listener.
-    pub https: Option<ListenerMonitor>,
-    /// Fires events onto the buses.
-    pub firer: Arc<Firer>,
-    /// The reactor, if configured.
-    pub reactor: Option<Handle>,
-    /// The sinks.
-    pub engines: Arc<Engines>,
-    /// The tokens of HTTP.
-    pub tokens: Arc<Tokens>,
-    /// The open ZeroMQ sockets.
-    pub zeromq: Vec<ZmqSocketStatus>,
-    /// Start time of the daemon.
-    pub started: Micros,
-    /// The state directory.
-    pub state_dir: PathBuf,
-    /// The path of the local socket.
-    pub socket: PathBuf,
+    pub(crate) https: Option<ListenerMonitor>,
+    pub(crate) firer: Arc<Firer>,
+    pub(crate) reactor: Option<Handle>,
+    pub(crate) engines: Arc<Engines>,
+    pub(crate) tokens: Arc<Tokens>,
+    pub(crate) zeromq: Vec<ZmqSocketStatus>,
+    pub(crate) started: Micros,
+    pub(crate) state_dir: PathBuf,
+    pub(crate) socket: PathBuf,
 }
 
-/// The implementation of a call.
-pub enum CallHandler {
+pub(crate) enum CallHandler {
     /// Answers at once from stored data.
     Read(ReadCall),
     /// Like [`CallHandler::Read`], with access to the caller's uid.
@@ -130,10 +112,10 @@ fn checked(answer: Vec<u8>) -> Result<Vec<u8>, CallError> {
 }
 
 /// The implementation of a call that waits.
-pub type PollCall = fn(&Ctx, &Args<'_>, Caller) -> Result<Poll, CallError>;
+pub(crate) type PollCall = fn(&Ctx, &Args<'_>, Caller) -> Result<Poll, CallError>;
 
 /// The implementation of a writing call.
-pub type WriteCall = fn(&Ctx, &Args<'_>, &mut FrameBatch<'_>) -> Result<Vec<u8>, CallError>;
+pub(crate) type WriteCall = fn(&Ctx, &Args<'_>, &mut FrameBatch<'_>) -> Result<Vec<u8>, CallError>;
 
 /// A call of the local socket.
 pub struct Call {
@@ -143,8 +125,7 @@ pub struct Call {
     pub doc: &'static str,
     /// The right that a peer of the local socket needs.
     pub right: Right,
-    /// The implementation.
-    pub run: CallHandler,
+    pub(crate) run: CallHandler,
 }
 
 type ReadCall = fn(&Ctx, &Args<'_>) -> Result<Vec<u8>, CallError>;
@@ -237,8 +218,7 @@ pub const CALLS: &[Call] = &[
     read("consumer_pin", "Keep unprocessed events of a consumer, or stop it", Admin, consumers::pin),
 ];
 
-/// Finds a call by name.
-pub fn find(name: &str) -> Option<&'static Call> {
+pub(crate) fn find(name: &str) -> Option<&'static Call> {
     CALLS.iter().find(|call| call.name == name)
 }
 
@@ -260,11 +240,13 @@ pub(super) fn typed<T: serde::de::DeserializeOwned>(args: &Args<'_>) -> Result<T
 
 /// Encodes an answer without stored values. Answers that embed such values are written directly: a document would not preserve
 /// their bytes.
-pub(super) fn document(answer: Json) -> Result<Vec<u8>, CallError> {
-    let mut bytes = Vec::new();
-    match rmpv::encode::write_value(&mut bytes, &plain_value(answer)) {
-        Ok(()) => Ok(bytes),
-        Err(error) => Err(CallError::Internal(error.to_string())),
+pub(super) fn document(answer: &impl Serialize) -> Result<Vec<u8>, CallError> {
+    Ok(encode(answer)?)
+}
+
+impl From<EncodeError> for CallError {
+    fn from(error: EncodeError) -> Self {
+        Self::Internal(error.to_string())
     }
 }
 
@@ -286,16 +268,16 @@ pub(in crate::api) fn failed(error: StoreError) -> CallError {
 /// Only even microseconds. The odd ones are reserved for the extension, which generates jids while the daemon is unreachable
 /// (`local_jid` in `salt/`). So the two never generate the same jid, even if clocks are set.
 #[derive(Debug)]
-pub struct JidMaker(AtomicI64);
+pub(crate) struct JidMaker(AtomicI64);
 
 impl JidMaker {
     /// A generator for jids after `last`.
-    pub fn after(last: Micros) -> Self {
+    pub(crate) fn after(last: Micros) -> Self {
         Self(AtomicI64::new(last.0))
     }
 
     /// The time of a new jid.
-    pub fn next(&self, now: Micros) -> Micros {
+    pub(crate) fn next(&self, now: Micros) -> Micros {
         let after = |last: i64| {
             let at = now.0.max(last.saturating_add(1));
             at.saturating_add(at & 1)

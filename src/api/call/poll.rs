@@ -11,9 +11,7 @@ use crate::base::limits::POLL_WAIT_MAX;
 use crate::model::SeqNo;
 use crate::wire::call::CallError;
 
-/// The result of one attempt.
 pub(super) enum Attempt {
-    /// The answer.
     Done(Vec<u8>),
     /// Nothing yet, but the log has more.
     Again,
@@ -30,7 +28,7 @@ const IDLE_PAUSE: Duration = Duration::from_millis(500);
 type MakeAttempt = Box<dyn FnMut(&Ctx, bool) -> Result<Attempt, CallError> + Send>;
 
 /// A polling call with its arguments.
-pub struct Poll {
+pub(crate) struct Poll {
     wait: Duration,
     gather: Duration,
     attempt: MakeAttempt,

@@ -11,17 +11,16 @@ use crate::ingest::bus::BusMonitor;
 use crate::model::Right;
 use crate::wire::call::{Args, CallError};
 
-/// The process that makes a call.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Caller {
+pub(crate) struct Caller {
     /// Its effective user when it connected; `None` if the kernel does not report it.
-    pub uid: Option<u32>,
+    pub(crate) uid: Option<u32>,
     /// Its id when it connected, if it is a process of this machine.
-    pub pid: Option<u32>,
+    pub(crate) pid: Option<u32>,
 }
 
 /// Maps uids to rights.
-pub struct Rights {
+pub(crate) struct Rights {
     daemon: u32,
     others: Right,
     buses: Vec<BusMonitor>,
@@ -29,7 +28,7 @@ pub struct Rights {
 
 impl Rights {
     /// Administrators are root, the user `daemon`, and the owners of the sockets of `buses`; all other peers have the right `others`.
-    pub fn new(daemon: u32, others: Right, buses: Vec<BusMonitor>) -> Self {
+    pub(crate) fn new(daemon: u32, others: Right, buses: Vec<BusMonitor>) -> Self {
         Self { daemon, others, buses }
     }
 
@@ -43,7 +42,6 @@ impl Rights {
         })
     }
 
-    /// The right of a caller.
     pub(in crate::api) fn of(&self, caller: Caller) -> Right {
         let is_admin = |uid| uid == 0 || uid == self.daemon || self.owners().any(|(_, owner)| uid == owner);
         if caller.uid.is_some_and(is_admin) { Right::Admin } else { self.others }

@@ -1,7 +1,5 @@
 //! `event_send`: fires an event onto Salt's bus.
 
-use serde_json::json;
-
 use super::{Caller, Ctx, document};
 use crate::base::clock::Micros;
 use crate::base::limits::{FIRE_BYTES_MAX, LIST_BYTES_MAX, TAG_BYTES_FIRED_MAX};
@@ -12,6 +10,17 @@ use crate::wire::frame::Framing;
 use crate::wire::msgpack::Reader;
 use crate::wire::salt_codec::check_whole;
 use crate::wire::salt_event;
+
+answers! {
+    /// An event that was fired.
+    Fired {
+        tag: String,
+        #[serde(rename = "_stamp")]
+        stamp: String,
+        socket: String,
+        framing: String,
+    }
+}
 
 impl From<FireError> for CallError {
     fn from(error: FireError) -> Self {
@@ -36,7 +45,7 @@ pub(super) fn event_send(ctx: &Ctx, args: &Args<'_>, caller: Caller) -> Result<V
 }
 
 /// Fires an event onto a bus, or onto the only one, if `check` allows the target. `data` is a map that Salt's codec can read.
-pub fn fire(
+pub(crate) fn fire(
     ctx: &Ctx,
     bus: Option<&str>,
     tag: &str,
@@ -57,8 +66,8 @@ pub fn fire(
     }
     ctx.firer.fire(&target, framing, tag, &data)?;
     ctx.metrics.events_fired.add(1);
-    let socket = target.path.to_string_lossy();
-    document(json!({ "tag": tag, "_stamp": stamp, "socket": socket, "framing": framing.name() }))
+    let socket = target.path.to_string_lossy().into_owned();
+    document(&Fired { tag: tag.to_owned(), stamp, socket, framing: framing.name().to_owned() })
 }
 
 /// Rejects callers that Salt would not let fire: all but root and the owner of the socket.

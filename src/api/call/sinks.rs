@@ -1,14 +1,97 @@
 //! Calls about sinks: status, tests, control, dead letters.
 
 use serde::Deserialize;
-use serde_json::{Value as Json, json};
+use std::collections::BTreeMap;
 
-use super::consumers::StartArgs;
+use super::consumers::{Position, Problem, StartArgs};
 use super::{Ctx, document, typed};
+use crate::api::query::Moment;
+use crate::base::clock::Micros;
 use crate::base::limits::{LIST_BYTES_MAX, SINK_SHOWN_BYTES_MAX};
 use crate::engines::dead_letters::DeadLetter;
 use crate::engines::runtime::{SinkError, SinkStatus};
 use crate::wire::call::{Args, CallError};
+use crate::wire::msgpack::Time;
+
+answers! {
+    /// Sinks.
+    SinksPage {
+        sinks: Vec<Sink>,
+    }
+    /// A sink.
+    Sink {
+        name: String,
+        encoder: String,
+        transport: String,
+        destination: String,
+        state: String,
+        cursor: Option<u64>,
+        lag_entries: Option<u64>,
+        lag_s: Option<u64>,
+        /// Why the position is not known.
+        problem: Option<String>,
+        last_delivery: Option<Moment>,
+        /// Since the last delivery.
+        failures: u64,
+        error: Option<Problem>,
+        dead_letters: u64,
+        counters: BTreeMap<String, u64>,
+    }
+    /// Whether the destinations of sinks are reachable.
+    SinkChecks {
+        sinks: Vec<SinkCheck>,
+    }
+    /// Whether a destination is reachable.
+    SinkCheck {
+        name: String,
+        ok: bool,
+        found: String,
+    }
+    /// The delivery of one event.
+    SinkTest {
+        name: String,
+        event: TestedEvent,
+        items: u64,
+        request: String,
+        response: String,
+        error: Option<String>,
+    }
+    /// The event of a test.
+    TestedEvent {
+        seq: u64,
+        id: String,
+        tag: String,
+        time: Time,
+    }
+    /// Dead letters of a sink.
+    DeadLettersPage {
+        dead_letters: Vec<DeadLetterRow>,
+        more: bool,
+        /// `after` of the next page: a sequence number, and the id of an event.
+        next: Option<(u64, String)>,
+    }
+    /// An event that the destination of a sink rejected.
+    #[schemars(rename = "DeadLetter")]
+    DeadLetterRow {
+        seq: u64,
+        time: Time,
+        failed: Moment,
+        attempts: u64,
+        reason: String,
+        id: String,
+        tag: String,
+        minion: String,
+        fun: String,
+        jid: String,
+        /// The event's data as JSON text.
+        data: Option<String>,
+    }
+    /// A number of dead letters.
+    LetterCount {
+        name: String,
+        count: u64,
+    }
+}
 
 #[derive(Deserialize)]
 struct NameArgs {
@@ -43,26 +126,26 @@ fn refused(error: SinkError) -> CallError {
     }
 }
 
-fn row(status: &SinkStatus) -> Json {
+fn row(status: &SinkStatus) -> Sink {
     let SinkStatus { settings, last, counters, progress, dead_letters } = status;
-    let error = last.error.as_ref().map(|(at, message)| json!({ "time": at.0, "message": message }));
-    let progress = progress.as_ref();
-    json!({
-        "name": settings.name,
-        "encoder": settings.encoder.0,
-        "transport": settings.transport.0,
-        "destination": settings.transport.1.describe(),
-        "state": if progress.is_ok_and(|progress| progress.is_paused) { "paused" } else { last.phase.name() },
-        "cursor": progress.ok().map(|progress| progress.cursor.0),
-        "lag_entries": progress.ok().map(|progress| progress.lag_entries),
-        "lag_s": progress.ok().map(|progress| progress.lag.as_secs()),
-        "problem": progress.err(),
-        "last_delivery": last.delivered_at.map(|at| json!({ "time": at.0 })),
-        "failures": last.failures,
-        "error": error,
-        "dead_letters": dead_letters,
-        "counters": counters.iter().map(|(name, value)| ((*name).to_owned(), (*value).into())).collect::<serde_json::Map<_, _>>(),
-    })
+    let known = progress.as_ref().ok();
+    let is_paused = known.is_some_and(|progress| progress.is_paused);
+    Sink {
+        name: settings.name.clone(),
+        encoder: settings.encoder.0.to_owned(),
+        transport: settings.transport.0.to_owned(),
+        destination: settings.transport.1.describe(),
+        state: if is_paused { "paused" } else { last.phase.name() }.to_owned(),
+        cursor: known.map(|progress| progress.cursor.0),
+        lag_entries: known.map(|progress| progress.lag_entries),
+        lag_s: known.map(|progress| progress.lag.as_secs()),
+        problem: progress.as_ref().err().cloned(),
+        last_delivery: last.delivered_at.map(|at| Moment { time: Time(at) }),
+        failures: last.failures.into(),
+        error: last.error.as_ref().map(|(at, text)| Problem { time: Time(*at), message: text.clone() }),
+        dead_letters: *dead_letters as u64,
+        counters: counters.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
+    }
 }
 
 pub(super) fn list(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
@@ -74,32 +157,35 @@ pub(super) fn list(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
             return Err(CallError::Refused(format!("no sink {name:?} is configured")));
         }
     }
-    document(json!({ "sinks": all.iter().map(row).collect::<Json>() }))
+    document(&SinksPage { sinks: all.iter().map(row).collect() })
 }
 
 pub(super) fn check(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let all = ctx.engines.check().into_iter().map(|(name, found)| {
-        let (is_ok, message) = match found {
-            Ok(found) => (true, found),
-            Err(problem) => (false, problem),
-        };
-        json!({ "name": name, "ok": is_ok, "found": message })
-    });
-    document(json!({ "sinks": all.collect::<Json>() }))
+    let check = |(name, found): (String, Result<String, String>)| SinkCheck {
+        name,
+        ok: found.is_ok(),
+        found: found.unwrap_or_else(|problem| problem),
+    };
+    document(&SinkChecks { sinks: ctx.engines.check().into_iter().map(check).collect() })
 }
 
 pub(super) fn test(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let NameArgs { name } = typed(args)?;
     let result = ctx.engines.test(&name).map_err(refused)?;
     let event = &result.event;
-    document(json!({
-        "name": name,
-        "event": { "seq": event.seq.0, "id": event.id, "tag": event.tag, "time": event.at.0 },
-        "items": result.items,
-        "request": shown(&result.transcript.request),
-        "response": shown(&result.transcript.response),
-        "error": result.error,
-    }))
+    document(&SinkTest {
+        name,
+        event: TestedEvent {
+            seq: event.seq.0,
+            id: event.id.clone(),
+            tag: event.tag.clone(),
+            time: Time(event.at),
+        },
+        items: result.items as u64,
+        request: shown(&result.transcript.request).to_owned(),
+        response: shown(&result.transcript.response).to_owned(),
+        error: result.error,
+    })
 }
 
 /// The beginning of a long text.
@@ -110,7 +196,7 @@ fn shown(text: &str) -> &str {
 fn set_paused(ctx: &Ctx, args: &Args<'_>, paused: bool) -> Result<Vec<u8>, CallError> {
     let NameArgs { name } = typed(args)?;
     ctx.engines.pause(&name, paused).map_err(refused)?;
-    document(json!({ "name": name, "paused": paused }))
+    document(&Position { name: Some(name), paused: Some(paused), cursor: None })
 }
 
 pub(super) fn pause(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
@@ -127,7 +213,7 @@ pub(super) fn seek(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
         return Err(CallError::Argument("give one of `to`, `time` and `seq`".to_owned()));
     };
     let progress = ctx.engines.seek(&name, start).map_err(refused)?;
-    document(json!({ "name": name, "cursor": progress.cursor.0 }))
+    document(&Position { name: Some(name), cursor: Some(progress.cursor.0), paused: None })
 }
 
 /// A page of dead letters, by sequence number.
@@ -146,36 +232,36 @@ pub(super) fn dead_letters(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallEr
             break;
         }
         rows.push(letter_row(letter));
-        last = Some((letter.seq, letter.id.as_str()));
+        last = Some((letter.seq, letter.id.clone()));
     }
     let more = rows.len() < total;
-    document(json!({ "dead_letters": rows, "more": more, "next": last.filter(|_| more) }))
+    document(&DeadLettersPage { dead_letters: rows, more, next: last.filter(|_| more) })
 }
 
-fn letter_row(letter: &DeadLetter) -> Json {
-    json!({
-        "seq": letter.seq,
-        "time": letter.at,
-        "failed": { "time": letter.failed_at },
-        "attempts": letter.attempts,
-        "reason": letter.reason,
-        "id": letter.id,
-        "tag": letter.tag,
-        "minion": letter.minion,
-        "fun": letter.fun,
-        "jid": letter.jid,
-        "data": letter.event().data().map(|data| data.to_string()).ok(),
-    })
+fn letter_row(letter: &DeadLetter) -> DeadLetterRow {
+    DeadLetterRow {
+        seq: letter.seq,
+        time: Time(Micros(letter.at)),
+        failed: Moment { time: Time(Micros(letter.failed_at)) },
+        attempts: letter.attempts.into(),
+        reason: letter.reason.clone(),
+        id: letter.id.clone(),
+        tag: letter.tag.clone(),
+        minion: letter.minion.clone(),
+        fun: letter.fun.clone(),
+        jid: letter.jid.clone(),
+        data: letter.event().data().map(|data| data.to_string()).ok(),
+    }
 }
 
 pub(super) fn retry(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let LettersArgs { name, ids, .. } = typed(args)?;
     let count = ctx.engines.retry_dead_letters(&name, ids.as_deref()).map_err(refused)?;
-    document(json!({ "name": name, "count": count }))
+    document(&LetterCount { name, count: count as u64 })
 }
 
 pub(super) fn drop(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let LettersArgs { name, ids, .. } = typed(args)?;
     let count = ctx.engines.drop_dead_letters(&name, ids.as_deref()).map_err(refused)?;
-    document(json!({ "name": name, "count": count }))
+    document(&LetterCount { name, count: count as u64 })
 }

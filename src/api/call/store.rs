@@ -1,8 +1,7 @@
 //! Calls about the store: statistics, retention on demand, holds.
 
-use serde_json::{Value as Json, json};
-
 use super::{Ctx, document, failed};
+use crate::api::status::{ClockStep, per_1000_s};
 use crate::base::limits::HOURS_SHOWN;
 use crate::model::{Age, Keep};
 use crate::store::read::stats::ClassStats;
@@ -10,51 +9,140 @@ use crate::store::retain::{DropOutcome, PlannedDrop, PruneOptions};
 use crate::store::segment::usage::SegmentUsage;
 use crate::store::{Hold, StoreError};
 use crate::wire::call::{Args, CallError};
+use crate::wire::msgpack::{Time, or_absent};
+
+answers! {
+    /// The store.
+    StoreState {
+        state_dir: String,
+        head: u64,
+        durable: u64,
+        /// The lowest position of a consumer.
+        checkpoint: Option<u64>,
+        space: Space,
+        clock_step: Option<ClockStep>,
+        holds: u64,
+        entries_by_hour: Vec<u64>,
+        classes: Vec<StoreClass>,
+    }
+    /// Space of the file system.
+    Space {
+        state: String,
+        free_bytes: u64,
+        total_bytes: u64,
+        low_bytes: u64,
+        min_bytes: u64,
+    }
+    /// A class of entries.
+    StoreClass {
+        class: String,
+        configured: bool,
+        segments: u64,
+        entries: u64,
+        raw_bytes: u64,
+        disk_bytes: u64,
+        oldest: Option<Time>,
+        newest: Option<Time>,
+        /// In thousandths, because answers contain no floats.
+        entries_per_1000_s: u64,
+        /// forever, salt or fixed
+        keep_age: String,
+        keep_age_known: bool,
+        keep_age_s: Option<u64>,
+        keep_bytes: Option<u64>,
+        keep_entries: Option<u64>,
+        held_segments: u64,
+    }
+    /// Segments beyond limits.
+    Pruned {
+        segments: Vec<PrunedSegment>,
+    }
+    /// A segment beyond a limit.
+    PrunedSegment {
+        class: String,
+        segment: u64,
+        jobs: u64,
+        entries: u64,
+        raw_bytes: u64,
+        disk_bytes: u64,
+        oldest: Option<Time>,
+        newest: Option<Time>,
+        reason: String,
+        #[serde(serialize_with = "or_absent")]
+        held_jobs: Option<u64>,
+        #[serde(serialize_with = "or_absent")]
+        consumer: Option<String>,
+        #[serde(serialize_with = "or_absent")]
+        error: Option<String>,
+        /// planned, dropped, held, register, pinned, busy or failed
+        outcome: String,
+    }
+    /// Held jobs.
+    Holds {
+        holds: Vec<HeldJob>,
+    }
+    /// A held job.
+    HeldJob {
+        jid: String,
+        time: Time,
+        reason: String,
+        #[serde(serialize_with = "or_absent")]
+        entries: Option<u64>,
+    }
+}
 
 pub(super) fn stats(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let stats = ctx.store.stats().map_err(failed)?;
     let space = stats.space;
-    let step = stats.clock_step;
-    document(json!({
-        "state_dir": ctx.state_dir.to_string_lossy(),
-        "head": stats.head.0,
-        "durable": stats.durable.0,
-        "checkpoint": ctx.store.lowest_cursor().map(|cursor| cursor.0),
-        "space": {
-            "state": space.room.name(), "free_bytes": space.free, "total_bytes": space.total,
-            "low_bytes": space.low, "min_bytes": space.min,
+    document(&StoreState {
+        state_dir: ctx.state_dir.to_string_lossy().into_owned(),
+        head: stats.head.0,
+        durable: stats.durable.0,
+        checkpoint: ctx.store.lowest_cursor().map(|cursor| cursor.0),
+        space: Space {
+            state: space.room.name().to_owned(),
+            free_bytes: space.free,
+            total_bytes: space.total,
+            low_bytes: space.low,
+            min_bytes: space.min,
         },
-        "clock_step":
-            step.map(|step| json!({ "ahead_s": step.ahead / 1_000_000, "wait_s": step.left.as_secs() })),
-        "holds": stats.holds,
-        "entries_by_hour": ctx.store.entries_by_hour(HOURS_SHOWN).map_err(failed)?,
-        "classes": stats.classes.iter().map(class_stats).collect::<Json>(),
-    }))
+        clock_step: stats.clock_step.map(ClockStep::from),
+        holds: stats.holds as u64,
+        entries_by_hour: ctx.store.entries_by_hour(HOURS_SHOWN).map_err(failed)?,
+        classes: stats.classes.iter().map(class_stats).collect(),
+    })
 }
 
-fn class_stats(class: &ClassStats) -> Json {
+fn class_stats(class: &ClassStats) -> StoreClass {
     let (usage, keep) = (&class.segment_usage, &class.keep);
     let [oldest, newest] = times(usage);
-    // In thousandths, because answers contain no floats.
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate, not negative")]
-    let rate = (class.rate * 1000.0).round() as u64;
     let age = match keep.age {
         Age::Forever => "forever",
         Age::Salt => "salt",
         Age::For(_) => "fixed",
     };
-    json!({
-        "class": *class.name, "configured": class.configured, "segments": class.segments,
-        "entries": usage.entries, "raw_bytes": usage.raw_bytes, "disk_bytes": usage.disk_bytes,
-        "oldest": oldest, "newest": newest, "entries_per_1000_s": rate,
-        "keep_age": age, "keep_age_known": class.age_known, "keep_age_s": class.age.map(|age| age.as_secs()),
-        "keep_bytes": keep.bytes, "keep_entries": keep.entries, "held_segments": class.held_segments,
-    })
+    StoreClass {
+        class: class.name.to_string(),
+        configured: class.configured,
+        segments: class.segments as u64,
+        entries: usage.entries,
+        raw_bytes: usage.raw_bytes,
+        disk_bytes: usage.disk_bytes,
+        oldest,
+        newest,
+        entries_per_1000_s: per_1000_s(class.rate),
+        keep_age: age.to_owned(),
+        keep_age_known: class.age_known,
+        keep_age_s: class.age.map(|age| age.as_secs()),
+        keep_bytes: keep.bytes,
+        keep_entries: keep.entries,
+        held_segments: class.held_segments as u64,
+    }
 }
 
 /// The earliest and the latest time.
-fn times(usage: &SegmentUsage) -> [Option<i64>; 2] {
-    [usage.at_min, usage.at_max].map(|at| Some(at.0).filter(|_| usage.entries > 0))
+fn times(usage: &SegmentUsage) -> [Option<Time>; 2] {
+    [usage.at_min, usage.at_max].map(|at| Some(Time(at)).filter(|_| usage.entries > 0))
 }
 
 /// Deletes segments beyond limits, or lists them.
@@ -68,56 +156,72 @@ pub(super) fn prune(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     });
     let class = args.text("class")?.map(str::to_owned);
     let options = PruneOptions { class, keep, dry_run: args.flag("dry_run")? };
-    document(prune_answer(&ctx.store.prune(&options).map_err(refused)?))
+    document(&pruned(&ctx.store.prune(&options).map_err(refused)?))
 }
 
 /// The answer to `store_prune`, also used without a daemon.
-pub fn prune_answer(all: &[PlannedDrop]) -> Json {
+pub(crate) fn pruned(all: &[PlannedDrop]) -> Pruned {
     let row = |planned: &PlannedDrop| {
         let (usage, [oldest, newest]) = (&planned.segment_usage, times(&planned.segment_usage));
+        let (mut held_jobs, mut consumer, mut error) = (None, None, None);
         let outcome = match &planned.outcome {
-            DropOutcome::Planned => json!({ "outcome": "planned" }),
-            DropOutcome::Dropped => json!({ "outcome": "dropped" }),
-            DropOutcome::Held(jobs) => json!({ "held_jobs": jobs, "outcome": "held" }),
-            DropOutcome::Register => json!({ "outcome": "register" }),
-            DropOutcome::Pinned(consumer) => json!({ "consumer": consumer, "outcome": "pinned" }),
-            DropOutcome::Busy => json!({ "outcome": "busy" }),
-            DropOutcome::Failed(error) => json!({ "error": error, "outcome": "failed" }),
+            DropOutcome::Planned => "planned",
+            DropOutcome::Dropped => "dropped",
+            DropOutcome::Held(jobs) => {
+                held_jobs = Some(*jobs as u64);
+                "held"
+            }
+            DropOutcome::Register => "register",
+            DropOutcome::Pinned(name) => {
+                consumer = Some(name.clone());
+                "pinned"
+            }
+            DropOutcome::Busy => "busy",
+            DropOutcome::Failed(why) => {
+                error = Some(why.clone());
+                "failed"
+            }
         };
-        let mut row = json!({
-            "class": *planned.class, "segment": planned.segment.0, "jobs": usage.jobs, "entries": usage.entries,
-            "raw_bytes": usage.raw_bytes, "disk_bytes": usage.disk_bytes, "oldest": oldest, "newest": newest,
-            "reason": planned.reason.name(),
-        });
-        if let (Json::Object(row), Json::Object(outcome)) = (&mut row, outcome) {
-            row.extend(outcome);
+        PrunedSegment {
+            class: planned.class.to_string(),
+            segment: planned.segment.0,
+            jobs: usage.jobs,
+            entries: usage.entries,
+            raw_bytes: usage.raw_bytes,
+            disk_bytes: usage.disk_bytes,
+            oldest,
+            newest,
+            reason: planned.reason.name().to_owned(),
+            held_jobs,
+            consumer,
+            error,
+            outcome: outcome.to_owned(),
         }
-        row
     };
-    json!({ "segments": all.iter().map(row).collect::<Json>() })
+    Pruned { segments: all.iter().map(row).collect() }
 }
 
 /// Holds a job, or releases it.
 pub(super) fn hold(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let jid = args.required_id("jid")?;
     if args.flag("release")? {
-        return document(ctx.store.release(&jid).map_err(refused)?.into());
+        return document(&ctx.store.release(&jid).map_err(refused)?);
     }
     if ctx.store.job_entries_with(&jid, |_| false).map_err(failed)?.is_empty() {
         return Err(CallError::Refused(format!("job {jid} is not stored and cannot be held")));
     }
     let hold = ctx.store.hold(&jid, args.text("reason")?.unwrap_or("")).map_err(refused)?;
-    document(json!({ "jid": hold.jid, "time": hold.since.0, "reason": hold.reason }))
+    document(&HeldJob { jid: hold.jid, time: Time(hold.since), reason: hold.reason, entries: None })
 }
 
 /// The held jobs with their numbers of entries.
 pub(super) fn holds(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
-    let row = |hold: &Hold| {
-        let entries = ctx.store.job_entries_with(&hold.jid, |_| false).map_err(failed)?.len();
-        Ok(json!({ "jid": hold.jid, "time": hold.since.0, "reason": hold.reason, "entries": entries }))
+    let row = |hold: Hold| {
+        let entries = ctx.store.job_entries_with(&hold.jid, |_| false).map_err(failed)?.len() as u64;
+        Ok(HeldJob { jid: hold.jid, time: Time(hold.since), reason: hold.reason, entries: Some(entries) })
     };
-    let holds = ctx.store.holds().iter().map(row).collect::<Result<Json, CallError>>()?;
-    document(json!({ "holds": holds }))
+    let holds = ctx.store.holds().into_iter().map(row).collect::<Result<_, CallError>>()?;
+    document(&Holds { holds })
 }
 
 /// Converts a store error for the caller; a refusal keeps its message.

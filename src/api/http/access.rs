@@ -28,7 +28,6 @@ use super::tokens::{Token, TokenLimits, Tokens};
 use crate::api::call::{Caller, Rights};
 use crate::model::Right;
 
-/// The peer of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Peer {
     /// A process of this machine, through the unix socket.

@@ -13,14 +13,13 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::base::limits::HTTP_BODY_TIMEOUT;
 use crate::wire::call::CallError;
+use crate::wire::msgpack::EncodeError;
 
 /// Bytes per permit.
 const PERMIT_BYTES: usize = 1024;
 
-/// An answer.
 pub(super) type Answer = Response<Body>;
 
-/// An error for the peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct HttpError {
     pub(super) status: StatusCode,
@@ -77,6 +76,12 @@ pub(super) fn status_of(error: &CallError) -> StatusCode {
         CallError::Refused(_) => StatusCode::CONFLICT,
         CallError::Unproven { .. } => StatusCode::FORBIDDEN,
         _ => StatusCode::BAD_REQUEST,
+    }
+}
+
+impl From<EncodeError> for HttpError {
+    fn from(error: EncodeError) -> Self {
+        CallError::from(error).into()
     }
 }
 

@@ -24,7 +24,6 @@ use crate::base::limits::{
     SALT_API_EXPIRE, SALT_API_JOBS,
 };
 
-/// The header of a token.
 pub(super) const TOKEN_HEADER: &str = "x-auth-token";
 
 const FUNCTIONS: &str = "jobs.list_jobs, jobs.list_job, jobs.lookup_jid, jobs.active";

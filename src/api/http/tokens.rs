@@ -20,14 +20,15 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use parking_lot::Mutex;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value as Json, json};
 use subtle::ConstantTimeEq as _;
 
 use crate::api::call::{Ctx, document, typed};
+use crate::base::clock::Micros;
 use crate::base::limits::{TOKEN_TEXT_BYTES_MAX, TOKENS_MAX};
 use crate::model::{Glob, Right};
 use crate::store::tools::layout::TOKENS_FILE;
 use crate::wire::call::{Args, CallError};
+use crate::wire::msgpack::Time;
 use crate::wire::signed::sha256;
 
 /// The first characters of every token, by which programs that search for secrets recognise one.
@@ -231,6 +232,33 @@ fn write(path: &Path, tokens: &[Token]) -> std::io::Result<()> {
     std::fs::File::open(dir)?.sync_all()
 }
 
+answers! {
+    /// A new token, whose text is not kept.
+    NewToken {
+        name: String,
+        token: String,
+    }
+    /// Tokens.
+    TokenList {
+        tokens: Vec<TokenRow>,
+        /// Why the file of tokens is unusable.
+        problem: Option<String>,
+    }
+    /// A token without its secret.
+    TokenRow {
+        name: String,
+        scope: String,
+        time: Time,
+        minions: Option<String>,
+        tags: Option<String>,
+        functions: Option<String>,
+    }
+    /// A token that is no longer valid.
+    Revoked {
+        name: String,
+    }
+}
+
 #[derive(Deserialize)]
 struct CreateArgs {
     name: String,
@@ -251,7 +279,6 @@ fn check_text(key: &str, text: &str) -> Result<(), CallError> {
     if is_plain { Ok(()) } else { Err(CallError::Argument(expected)) }
 }
 
-/// The call `token_create`.
 pub(in crate::api) fn create(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let CreateArgs { name, scope, limits } = typed(args)?;
     check_text("name", &name)?;
@@ -261,23 +288,20 @@ pub(in crate::api) fn create(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, Call
     }
     let text = ctx.tokens.create(&name, scope, limits, ctx.clock.now().0)?;
     tracing::info!(target: "audit", action = "token_create", token = name, ?scope, "token created");
-    document(json!({ "name": name, "token": text }))
+    document(&NewToken { name, token: text })
 }
 
-/// The call `token_list`.
 pub(in crate::api) fn list(ctx: &Ctx, _: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let state = ctx.tokens.state.lock();
     let row = |token: &Token| {
-        json!({
-            "name": token.name, "scope": Right::from(token.scope).name(), "time": token.created,
-            "minions": token.limits.minions, "tags": token.limits.tags, "functions": token.limits.functions,
-        })
+        let TokenLimits { minions, tags, functions } = token.limits.clone();
+        let scope = Right::from(token.scope).name().to_owned();
+        let time = Time(Micros(token.created));
+        TokenRow { name: token.name.clone(), scope, time, minions, tags, functions }
     };
-    let rows = state.tokens.iter().map(row).collect::<Json>();
-    document(json!({ "tokens": rows, "problem": state.problem }))
+    document(&TokenList { tokens: state.tokens.iter().map(row).collect(), problem: state.problem.clone() })
 }
 
-/// The call `token_revoke`.
 pub(in crate::api) fn revoke(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let NameArgs { name } = typed(args)?;
     ctx.tokens.change(|tokens| {
@@ -287,7 +311,7 @@ pub(in crate::api) fn revoke(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, Call
         (tokens.len() < before).then_some(()).ok_or_else(unknown)
     })?;
     tracing::info!(target: "audit", action = "token_revoke", token = name, "token revoked");
-    document(json!({ "name": name }))
+    document(&Revoked { name })
 }
 
 #[cfg(test)]

@@ -14,37 +14,36 @@ use crate::wire::salt_event::peek;
 
 /// One minion's answer, with later differing ones.
 #[derive(Debug, Clone)]
-pub struct Answer {
+pub(crate) struct Answer {
     /// The answer that counts.
-    pub entry: StoredEntry,
+    pub(crate) entry: StoredEntry,
     /// Number of differing other answers; beyond those in `others`, every entry counts.
-    pub duplicates: u64,
+    pub(crate) duplicates: u64,
     /// The first differing answers, in the order of the log.
-    pub others: Vec<StoredEntry>,
+    pub(crate) others: Vec<StoredEntry>,
 }
 
 /// The fields of an answer. Values are msgpack as received.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Outcome<'a> {
+pub(crate) struct Outcome<'a> {
     /// The function's result.
-    pub value: Option<&'a [u8]>,
+    pub(crate) value: Option<&'a [u8]>,
     /// `retcode`: an integer, or a map by function.
-    pub retcode: Option<&'a [u8]>,
+    pub(crate) retcode: Option<&'a [u8]>,
     /// `success`: a bool, or a map by function.
-    pub success: Option<&'a [u8]>,
+    pub(crate) success: Option<&'a [u8]>,
     /// `fun`: text, or a list.
-    pub fun: Option<&'a [u8]>,
-    /// `fun_args`.
-    pub fun_args: Option<&'a [u8]>,
+    pub(crate) fun: Option<&'a [u8]>,
+    pub(crate) fun_args: Option<&'a [u8]>,
     /// The requested outputter.
-    pub out: Option<&'a [u8]>,
+    pub(crate) out: Option<&'a [u8]>,
     /// It is the result of a runner or wheel.
-    pub of_master: bool,
+    pub(crate) of_master: bool,
 }
 
 impl<'a> Outcome<'a> {
     /// Parses a return's map.
-    pub fn of(body: &'a [u8], jid: &str) -> Self {
+    pub(crate) fn of(body: &'a [u8], jid: &str) -> Self {
         let mut seen = Self::read(body);
         let Some(inner) = seen.value.filter(|value| is_end_of(value, jid)) else { return seen };
         let inner = Self::read(inner);
@@ -72,14 +71,14 @@ impl<'a> Outcome<'a> {
     }
 
     /// Whether `success` is false or the retcode is not zero, for any of several functions.
-    pub fn failed(&self) -> bool {
+    pub(crate) fn failed(&self) -> bool {
         let unsuccessful = |value: &[u8]| as_bool(value) == Some(false);
         let nonzero = |value: &[u8]| as_int(value).is_some_and(|code| code != 0);
         any(self.success, unsuccessful) || any(self.retcode, nonzero)
     }
 
     /// The exit code; of several functions the first that is not zero.
-    pub fn code(&self) -> Option<i64> {
+    pub(crate) fn code(&self) -> Option<i64> {
         let code = self.retcode?;
         as_int(code).or_else(|| {
             let codes = || msgpack::pairs(code).filter_map(|(_, code)| as_int(code));
@@ -110,18 +109,17 @@ impl Answer {
     }
 
     /// A value of the return's map, as msgpack.
-    pub fn get(&self, key: &str) -> Option<&[u8]> {
+    pub(crate) fn get(&self, key: &str) -> Option<&[u8]> {
         msgpack::get(&self.entry.body, key)
     }
 
     /// Whether it was seen on a bus only, so that any program may have fired it. False for entries of releases up to 0.1, which did not
     /// record it.
-    pub fn is_bus_only(&self) -> bool {
+    pub(crate) fn is_bus_only(&self) -> bool {
         is_bus_only(&self.entry)
     }
 
-    /// The parsed fields.
-    pub fn outcome(&self) -> Outcome<'_> {
+    pub(crate) fn outcome(&self) -> Outcome<'_> {
         Outcome::of(&self.entry.body, &self.entry.jid)
     }
 
@@ -129,13 +127,11 @@ impl Answer {
         needs_body(&self.entry) && !self.entry.body.is_empty()
     }
 
-    /// Whether it failed.
-    pub fn failed(&self) -> bool {
+    pub(crate) fn failed(&self) -> bool {
         self.entry.flags.failed(self.entry.retcode) || self.by_body() && self.outcome().failed()
     }
 
-    /// The exit code, if known.
-    pub fn code(&self) -> Option<i64> {
+    pub(crate) fn code(&self) -> Option<i64> {
         if self.by_body() {
             return self.outcome().code();
         }
@@ -154,7 +150,7 @@ pub(super) fn same(one: &StoredEntry, other: &StoredEntry) -> bool {
 }
 
 /// Whether a value is empty: nil, false, no elements, no text.
-pub fn is_empty(value: &[u8]) -> bool {
+pub(crate) fn is_empty(value: &[u8]) -> bool {
     use msgpack::Head;
     let nothing = matches!(
         Reader::new(value).head(),

@@ -13,9 +13,8 @@ use crate::base::limits::{LIST_JOBS_READ, PREVIOUS_JOBS_SEEN};
 use crate::store::{JobSummary, Store, StoreError};
 use crate::wire::msgpack::{as_text, elements, get, pairs};
 
-/// The kind of a difference between two runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DiffKind {
+pub(crate) enum DiffKind {
     /// Only in the later run.
     Appeared,
     /// Only in the earlier run.
@@ -27,8 +26,7 @@ pub enum DiffKind {
 }
 
 impl DiffKind {
-    /// The name on the wire.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Appeared => "appeared",
             Self::Went => "went",
@@ -40,28 +38,28 @@ impl DiffKind {
 
 /// A minion with differing answers.
 #[derive(Debug)]
-pub struct Difference<'a> {
-    /// The minion id.
-    pub minion: &'a str,
-    /// The kind of the difference.
-    pub kind: DiffKind,
+pub(crate) struct Difference<'a> {
+    pub(crate) minion: &'a str,
+    pub(crate) kind: DiffKind,
     /// Its answers in the earlier and in the later run.
-    pub answers: [Option<&'a Answer>; 2],
+    pub(crate) answers: [Option<&'a Answer>; 2],
     /// The differing states, if both answers, or the only one, are of states.
-    pub states: Vec<StateDiff<'a>>,
+    pub(crate) states: Vec<StateDiff<'a>>,
 }
 
-/// A differing state.
 #[derive(Debug)]
-pub struct StateDiff<'a> {
-    /// The kind of the difference.
-    pub kind: DiffKind,
+pub(crate) struct StateDiff<'a> {
+    pub(crate) kind: DiffKind,
     /// Its rows in the earlier and in the later run.
-    pub rows: [Option<StateRow<'a>>; 2],
+    pub(crate) rows: [Option<StateRow<'a>>; 2],
 }
 
 /// Compares one minion's answers; `None` if they are equal.
-pub fn diff<'a>(minion: &'a str, a: Option<&'a Answer>, b: Option<&'a Answer>) -> Option<Difference<'a>> {
+pub(crate) fn diff<'a>(
+    minion: &'a str,
+    a: Option<&'a Answer>,
+    b: Option<&'a Answer>,
+) -> Option<Difference<'a>> {
     let answers = [a, b];
     let (Some(a), Some(b)) = (a, b) else {
         let kind = match answers {
@@ -122,7 +120,7 @@ fn same_changes(a: &StateRow<'_>, b: &StateRow<'_>) -> bool {
 }
 
 /// The latest earlier job with the same function, arguments and target. Scans a limited number of jobs.
-pub fn previous_run(store: &Store, job: &Job, row: &JobSummary) -> Result<Option<String>, StoreError> {
+pub(crate) fn previous_run(store: &Store, job: &Job, row: &JobSummary) -> Result<Option<String>, StoreError> {
     let same = |other: &JobSummary| {
         (&other.fun, &other.tgt, &other.tgt_type, &other.user)
             == (&row.fun, &row.tgt, &row.tgt_type, &row.user)

@@ -23,73 +23,61 @@ use super::answer::{Answer, Outcome, is_bus_only, needs_body, same};
 use super::links;
 use crate::base::clock::Micros;
 use crate::base::limits::ANSWERS_DIFFERING_SHOWN;
-use crate::model::{JidKey, Kind, SeqNo};
-pub use crate::store::read::job_summary::{is_of_cached_job, load_of, rank};
+use crate::model::Kind;
+pub(crate) use crate::store::read::job_summary::{is_of_cached_job, load_of, rank};
 use crate::store::{Store, StoreError, StoredEntry};
 use crate::wire::call::id_text;
 use crate::wire::msgpack::{self, as_text, is_nil};
 
 /// A job, assembled from its entries.
 #[derive(Debug, Clone, Default)]
-pub struct Job {
-    /// The job id.
-    pub jid: String,
+pub(crate) struct Job {
+    pub(crate) jid: String,
     /// The publish map or its substitute; empty without one.
-    pub load: Vec<u8>,
+    pub(crate) load: Vec<u8>,
     /// The rank of the load; 0 without one.
-    pub load_rank: u8,
+    pub(crate) load_rank: u8,
     /// Expected minions, sorted; `None` if unknown.
-    pub minions: Option<BTreeSet<String>>,
+    pub(crate) minions: Option<BTreeSet<String>>,
     /// Expected minions named only by their own returns.
     self_named: BTreeSet<String>,
     /// A publish or a syndic named minions.
     targets_known: bool,
-    /// Answers by minion.
-    pub answers: BTreeMap<String, Answer>,
+    pub(crate) answers: BTreeMap<String, Answer>,
     /// Minions whose returns were seen on a bus only and are not answers, because no returner call confirmed them.
-    pub bus_only: BTreeSet<String>,
+    pub(crate) bus_only: BTreeSet<String>,
     /// Its returns must not be cached.
-    pub nocache: bool,
-    /// Its first entry.
-    pub first: SeqNo,
-    /// Its start: the time in its jid, else that of its first entry.
-    pub started: Micros,
+    pub(crate) nocache: bool,
     /// The job that started it, if its own entries name one.
-    pub parent: Option<String>,
+    pub(crate) parent: Option<String>,
     /// Only returns from a returner call are answers.
     confirmed_only: bool,
 }
 
-/// Statistics of a job.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Totals {
+pub(crate) struct Totals {
     /// Number of expected minions, if known.
-    pub expected: Option<usize>,
-    /// Number of answers.
-    pub returned: usize,
+    pub(crate) expected: Option<usize>,
+    pub(crate) returned: usize,
     /// Answers seen on a bus only.
-    pub bus_only: usize,
-    /// Failed answers.
-    pub failed: usize,
+    pub(crate) bus_only: usize,
+    pub(crate) failed: usize,
     /// Expected minions without an answer, if known.
-    pub missing: Option<usize>,
-    /// Time of the first answer.
-    pub first: Option<Micros>,
-    /// Time of the last answer.
-    pub last: Option<Micros>,
-    /// Number of answers by exit code.
-    pub retcodes: BTreeMap<i64, u64>,
+    pub(crate) missing: Option<usize>,
+    pub(crate) first: Option<Micros>,
+    pub(crate) last: Option<Micros>,
+    pub(crate) retcodes: BTreeMap<i64, u64>,
 }
 
 impl Job {
     /// Reads a job; `None` if it has no entries.
-    pub fn read(store: &Store, jid: &str) -> Result<Option<Self>, StoreError> {
+    pub(crate) fn read(store: &Store, jid: &str) -> Result<Option<Self>, StoreError> {
         Ok(Self::of(store.job_entries(jid)?))
     }
 
     /// Reads a job with the bodies of the `wanted` minions' returns only. For others the existence of an answer and
     /// its failure are known, but not its content, nor whether later ones differ.
-    pub fn read_of(
+    pub(crate) fn read_of(
         store: &Store,
         jid: &str,
         wanted: impl Fn(&str) -> bool,
@@ -100,7 +88,7 @@ impl Job {
 
     /// Reads a job without the bodies of its returns, unless one of them is its best load. Answers and failures are
     /// known, but not their content.
-    pub fn read_load(store: &Store, jid: &str) -> Result<Option<Self>, StoreError> {
+    pub(crate) fn read_load(store: &Store, jid: &str) -> Result<Option<Self>, StoreError> {
         let job = Self::read_of(store, jid, |_| false)?;
         match job {
             Some(job) if job.load_rank <= rank(Kind::Return) => Self::read(store, jid),
@@ -109,17 +97,15 @@ impl Job {
     }
 
     /// Assembles a job from its entries in the order of the log.
-    pub fn of(entries: Vec<StoredEntry>) -> Option<Self> {
+    pub(crate) fn of(entries: Vec<StoredEntry>) -> Option<Self> {
         let cached = entries.iter().any(|entry| is_of_cached_job(entry.kind));
         Self::of_part(entries, cached)
     }
 
     /// As [`Job::of`], from some of its entries. `confirmed_only`: Salt stored the job through the extension.
     pub(super) fn of_part(entries: Vec<StoredEntry>, confirmed_only: bool) -> Option<Self> {
-        let first = entries.first()?;
-        let started = JidKey::of(&first.jid).time().unwrap_or(first.at);
-        let jid = first.jid.clone();
-        let mut job = Self { jid, first: first.seq, started, confirmed_only, ..Self::default() };
+        let jid = entries.first()?.jid.clone();
+        let mut job = Self { jid, confirmed_only, ..Self::default() };
         let mut of_event = None;
         for entry in entries {
             job.learn(entry, &mut of_event);
@@ -134,7 +120,7 @@ impl Job {
     }
 
     /// Moves returns seen on a bus only from the answers to `bus_only`.
-    pub fn keep_confirmed(&mut self) {
+    pub(crate) fn keep_confirmed(&mut self) {
         let bus_only = self.answers.iter().filter(|(_, answer)| answer.is_bus_only());
         self.bus_only.extend(bus_only.map(|(minion, _)| minion.clone()));
         self.answers.retain(|_, answer| !answer.is_bus_only());
@@ -233,18 +219,18 @@ impl Job {
     }
 
     /// Answers for the job cache: none for a job with `nocache`.
-    pub fn cached(&self) -> impl Iterator<Item = (&String, &Answer)> {
+    pub(crate) fn cached(&self) -> impl Iterator<Item = (&String, &Answer)> {
         self.answers.iter().filter(|_| !self.nocache)
     }
 
     /// Whether the job is known to have been sent to other minions only.
-    pub fn is_not_targeted(&self, minion: &str) -> bool {
+    pub(crate) fn is_not_targeted(&self, minion: &str) -> bool {
         let named = self.minions.as_ref().is_some_and(|minions| minions.contains(minion));
         self.targets_known && (!named || self.self_named.contains(minion))
     }
 
     /// Expected minions without an answer.
-    pub fn missing(&self) -> Vec<&str> {
+    pub(crate) fn missing(&self) -> Vec<&str> {
         // Both are sorted and traversed in parallel.
         let mut answered = self.answers.keys().peekable();
         let is_missing = |id: &&String| {
@@ -254,13 +240,11 @@ impl Job {
         self.minions.iter().flatten().filter(is_missing).map(String::as_str).collect()
     }
 
-    /// Number of failed answers.
-    pub fn failed(&self) -> usize {
+    pub(crate) fn failed(&self) -> usize {
         self.answers.values().filter(|a| a.failed()).count()
     }
 
-    /// The statistics.
-    pub fn totals(&self) -> Totals {
+    pub(crate) fn totals(&self) -> Totals {
         let times = || self.answers.values().map(|answer| answer.entry.at);
         let mut totals = Totals {
             expected: self.minions.as_ref().map(BTreeSet::len),
@@ -281,14 +265,14 @@ impl Job {
     }
 
     /// The arguments of the result that replaces the load, if the load has none.
-    pub fn result_args(&self) -> Option<&[u8]> {
+    pub(crate) fn result_args(&self) -> Option<&[u8]> {
         Outcome::of(&self.load, &self.jid).fun_args
     }
 }
 
 /// Precedence between two answers of a minion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Precedence {
+pub(crate) struct Precedence {
     confirmed: bool,
     trimmed: bool,
 }
@@ -296,7 +280,7 @@ pub struct Precedence {
 impl Precedence {
     /// The precedence of an answer. Salt's marker for trimmed events can also
     /// occur in a complete return: a returner call is never trimmed.
-    pub fn of(confirmed: bool, body: &[u8]) -> Self {
+    pub(crate) fn of(confirmed: bool, body: &[u8]) -> Self {
         Self { confirmed, trimmed: !confirmed && memmem::find(body, b"VALUE_TRIMMED").is_some() }
     }
 
@@ -305,7 +289,7 @@ impl Precedence {
     }
 
     /// Whether it counts instead of an earlier answer.
-    pub fn overrides(self, earlier: Self) -> bool {
+    pub(crate) fn overrides(self, earlier: Self) -> bool {
         if earlier.confirmed == self.confirmed { earlier.trimmed && !self.trimmed } else { self.confirmed }
     }
 }
@@ -313,7 +297,7 @@ impl Precedence {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Flags, Source};
+    use crate::model::{Flags, SeqNo, Source};
     use msgpack::Writer;
 
     fn entry(seq: u64, kind: Kind, minion: &str, body: Vec<u8>) -> StoredEntry {

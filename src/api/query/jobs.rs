@@ -16,32 +16,30 @@ use crate::wire::msgpack::{self, as_text};
 
 /// A filter for lists of jobs; `None` and empty fields do not restrict.
 #[derive(Debug, Clone, Default)]
-pub struct JobFilter {
+pub(crate) struct JobFilter {
     /// The user, exactly.
-    pub user: Option<String>,
+    pub(crate) user: Option<String>,
     /// Pattern for the function; for any function of a job with several.
-    pub fun: Option<Glob>,
+    pub(crate) fun: Option<Glob>,
     /// Pattern for the target; for any item of a list.
-    pub tgt: Option<Glob>,
+    pub(crate) tgt: Option<Glob>,
     /// A minion that answered or was expected.
-    pub minion: Option<String>,
+    pub(crate) minion: Option<String>,
     /// Prefix of the jid.
-    pub jid: Option<String>,
+    pub(crate) jid: Option<String>,
     /// Keys of the job's metadata with patterns for their values; all must match.
-    pub metadata: Vec<(String, Glob)>,
-    /// The outcome.
-    pub result: Option<JobResult>,
+    pub(crate) metadata: Vec<(String, Glob)>,
+    pub(crate) result: Option<JobResult>,
     /// Started at or after this time.
-    pub since: Option<Micros>,
+    pub(crate) since: Option<Micros>,
     /// Started before this time.
-    pub until: Option<Micros>,
+    pub(crate) until: Option<Micros>,
     /// Include `saltutil.find_job`, with which Salt polls running jobs.
-    pub find_job: bool,
+    pub(crate) find_job: bool,
 }
 
-/// The outcome of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum JobResult {
+pub(crate) enum JobResult {
     /// An answer failed.
     Failed,
     /// Some answers, none failed, and no expected minion is missing.
@@ -53,8 +51,7 @@ pub enum JobResult {
 }
 
 impl JobResult {
-    /// The result with this name.
-    pub fn of(name: &str) -> Option<Self> {
+    pub(crate) fn of(name: &str) -> Option<Self> {
         Some(match name {
             "failed" => Self::Failed,
             "succeeded" => Self::Succeeded,
@@ -85,45 +82,41 @@ impl JobResult {
     }
 }
 
-/// A row of a job list.
 #[derive(Debug, Clone)]
-pub struct ListedJob {
-    /// The summary.
-    pub row: JobSummary,
+pub(crate) struct ListedJob {
+    pub(crate) row: JobSummary,
     /// Its start: the time in its jid, else that of its first entry.
-    pub at: Micros,
+    pub(crate) at: Micros,
 }
 
-/// A page of a job list.
 #[derive(Debug, Clone, Default)]
-pub struct JobsPage {
+pub(crate) struct JobsPage {
     /// The jobs, the latest first; empty if they were passed to a callback.
-    pub jobs: Vec<ListedJob>,
+    pub(crate) jobs: Vec<ListedJob>,
     /// More jobs may follow.
-    pub more: bool,
+    pub(crate) more: bool,
     /// The last scanned job; more are before it.
-    pub last: Option<String>,
+    pub(crate) last: Option<String>,
 }
 
 /// Limits of the work for one page.
 #[derive(Debug, Clone, Copy)]
-pub struct PageLimits {
-    /// Jobs on the page.
-    pub rows: usize,
+pub(crate) struct PageLimits {
+    pub(crate) rows: usize,
     /// Scanned rows.
-    pub seen: usize,
+    pub(crate) seen: usize,
     /// Jobs whose entries are read.
-    pub read: usize,
+    pub(crate) read: usize,
 }
 
 impl PageLimits {
     /// Up to `rows` jobs, within the cost limits of one call.
-    pub fn of_call(rows: usize) -> Self {
+    pub(crate) fn of_call(rows: usize) -> Self {
         Self { rows, seen: LIST_JOBS_SEEN, read: LIST_JOBS_READ }
     }
 
     /// Up to `rows` jobs, at any cost.
-    pub fn of_rows(rows: usize) -> Self {
+    pub(crate) fn of_rows(rows: usize) -> Self {
         Self { rows, seen: usize::MAX, read: usize::MAX }
     }
 }
@@ -176,7 +169,7 @@ fn words(value: &[u8]) -> Vec<&str> {
 }
 
 /// Matching jobs before `before`, the latest first.
-pub fn jobs_before(
+pub(crate) fn jobs_before(
     store: &Store,
     filter: &JobFilter,
     before: Option<&str>,
@@ -191,7 +184,7 @@ pub fn jobs_before(
 }
 
 /// As [`jobs_before`], with a callback for each job, because a million jobs do not fit in memory together.
-pub fn each_job_before(
+pub(crate) fn each_job_before(
     store: &Store,
     filter: &JobFilter,
     before: Option<&str>,
@@ -276,7 +269,7 @@ fn answered_by(store: &Store, filter: &JobFilter, listed: &ListedJob) -> Result<
 
 /// The last job of a function per minion. A return seen on a bus only counts as in a [`Job`], or not at all with
 /// `confirmed_only`.
-pub fn last_jobs(
+pub(crate) fn last_jobs(
     store: &Store,
     fun: &str,
     confirmed_only: bool,
@@ -296,7 +289,7 @@ pub fn last_jobs(
 }
 
 /// A complete row: values that were too long for it are read from the log.
-pub fn row_load<'a>(store: &Store, row: &'a JobSummary) -> Result<Cow<'a, JobSummary>, StoreError> {
+pub(crate) fn row_load<'a>(store: &Store, row: &'a JobSummary) -> Result<Cow<'a, JobSummary>, StoreError> {
     if !row.abridged {
         return Ok(Cow::Borrowed(row));
     }

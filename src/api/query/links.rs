@@ -22,23 +22,22 @@ use crate::store::{Store, StoreError, StoredEntry};
 use crate::wire::call::id_text;
 use crate::wire::msgpack::{self, as_text};
 
-/// A job started by another one.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Child {
-    /// The job id.
-    pub jid: String,
-    /// The id of the state that started it.
-    pub id: String,
-    /// The function of that state: `salt.state`, `salt.function`, `salt.runner`, `salt.wheel`.
-    pub fun: String,
-    /// The function that it ran, or the state's name.
-    pub name: String,
-    /// The result of that state.
-    pub result: Option<bool>,
+answers! {
+    /// A job started by a state of another one.
+    Child {
+        jid: String,
+        id: String,
+        /// The function of that state: `salt.state`, `salt.function`, `salt.runner`, `salt.wheel`.
+        fun: String,
+        /// The function that it ran, or the state's name.
+        name: String,
+        /// The result of that state.
+        result: Option<bool>,
+    }
 }
 
 /// The jobs that a job started, in order.
-pub fn children(job: &Job) -> Vec<Child> {
+pub(crate) fn children(job: &Job) -> Vec<Child> {
     let mut found: Vec<Child> = Vec::new();
     for answer in job.answers.values().filter(|answer| super::answer::needs_body(&answer.entry)) {
         for row in state_rows(answer) {
@@ -68,7 +67,7 @@ pub(super) fn parent_in_event(entry: &StoredEntry) -> Option<String> {
 
 /// The job that started this one: named in its own load, or else an orchestration that started at most [`LINK_SPAN`] earlier and
 /// names it. Scans a limited number of jobs.
-pub fn parent(store: &Store, job: &Job) -> Result<Option<String>, StoreError> {
+pub(crate) fn parent(store: &Store, job: &Job) -> Result<Option<String>, StoreError> {
     if job.parent.is_some() {
         return Ok(job.parent.clone());
     }

@@ -5,8 +5,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use serde::{Deserialize, Serialize};
-
 use super::answer::{Answer, needs_body};
 use super::job::Job;
 use super::states::state_rows;
@@ -17,138 +15,99 @@ use crate::base::limits::{
 };
 use crate::model::{EventFilter, Flags, Glob, JidKey};
 use crate::store::{LastSeen, LatestJob, Store, StoreError};
-use crate::wire::msgpack::{self, as_text};
+use crate::wire::msgpack::{self, Time, as_text};
 
-/// A page of minions, by id.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct MinionsPage {
-    /// The minions.
-    pub minions: Vec<MinionRow>,
-    /// More minions follow.
-    pub more: bool,
-    /// The argument `after` of the next page.
-    pub next: Option<String>,
-    /// Data not examined.
-    pub skipped: Skipped,
-}
-
-/// Period that an answer covers.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Skipped {
-    /// Newest jobs examined for missing returns.
-    pub jobs_checked: usize,
-    /// Whether earlier jobs were not examined.
-    pub jobs_skipped: bool,
-    /// Events before this time were not examined for `last_seen`; absent if all were. Returns always count.
-    pub events_since: Option<i64>,
-    /// Highstates whose states were not read; their `states` is absent.
-    pub states_unread: usize,
-}
-
-/// A minion in a list.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct MinionRow {
-    /// Its id.
-    pub id: String,
-    /// When its last event or return arrived.
-    pub last_seen: Option<Seen>,
-    /// Its last job.
-    pub last: Option<LastRun>,
-    /// Its last highstate.
-    pub highstate: Option<LastRun>,
-    /// Jobs among those examined that expect a return of it.
-    pub missing: usize,
-}
-
-/// A time.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Seen {
-    /// Microseconds since 1970 UTC.
-    pub time: i64,
-}
-
-/// The latest run of a function on a minion.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct LastRun {
-    /// The job.
-    pub jid: String,
-    /// The function; empty for several.
-    pub fun: String,
-    /// The time in the jid, if it has one.
-    pub time: Option<i64>,
-    /// Whether it ran only some states (`state.apply web`).
-    pub partial: bool,
-    /// Whether it failed, if its return was read.
-    pub failed: Option<bool>,
-    /// Its states, if they were read.
-    pub states: Option<StateCounts>,
-}
-
-/// Numbers of states.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct StateCounts {
-    /// All.
-    pub total: usize,
-    /// Failed ones.
-    pub failed: usize,
-    /// Those with changes.
-    pub changed: usize,
-}
-
-/// One minion.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct MinionDetails {
-    /// As in a list.
-    #[serde(flatten)]
-    pub row: MinionRow,
-    /// Ids of failed states of the highstate, up to a limit.
-    pub failed_states: Vec<String>,
-    /// Ids of changed states of the highstate, up to a limit.
-    pub changed_states: Vec<String>,
-    /// The latest job of each function, the latest first.
-    pub functions: Vec<LastRun>,
-    /// Jobs among those examined that expect a return of it, the latest first.
-    pub missing_jobs: Vec<LastRun>,
-    /// Its latest events, the latest first.
-    pub timeline: Vec<TimelineEvent>,
-    /// Data not examined.
-    pub skipped: Skipped,
-}
-
-/// An event of a minion.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct TimelineEvent {
-    /// Its sequence number.
-    pub seq: u64,
-    /// Its arrival.
-    pub time: i64,
-    /// Its tag.
-    pub tag: String,
-    /// The function of a return.
-    pub fun: String,
-    /// The exit code of a return, if known.
-    pub retcode: Option<i64>,
+answers! {
+    /// Minions by id.
+    MinionsPage {
+        minions: Vec<MinionRow>,
+        more: bool,
+        /// `after` of the next page.
+        next: Option<String>,
+        skipped: NotRead,
+    }
+    /// Data not examined for an answer.
+    NotRead {
+        /// Newest jobs examined for missing returns.
+        jobs_checked: u64,
+        /// Whether earlier jobs were not examined.
+        jobs_skipped: bool,
+        /// Events before this time were not examined for `last_seen`; null if all were. Returns always count.
+        events_since: Option<Time>,
+        /// Highstates whose states were not read.
+        states_unread: u64,
+    }
+    /// A minion in a list.
+    MinionRow {
+        id: String,
+        last_seen: Option<Moment>,
+        /// Its last job.
+        last: Option<MinionRun>,
+        /// Its last highstate.
+        highstate: Option<MinionRun>,
+        /// Number of examined jobs that expect a return of it.
+        missing: u64,
+    }
+    /// A time in an object.
+    Moment {
+        time: Time,
+    }
+    /// The latest run of a function on a minion.
+    MinionRun {
+        jid: String,
+        /// Empty for several functions.
+        fun: String,
+        /// The time in the jid, if it has one.
+        time: Option<Time>,
+        /// Whether it ran only some states.
+        partial: bool,
+        /// Null if its return was not read.
+        failed: Option<bool>,
+        /// Null if they were not read.
+        states: Option<StateCounts>,
+    }
+    /// Numbers of states.
+    StateCounts {
+        total: u64,
+        failed: u64,
+        changed: u64,
+    }
+    /// A minion.
+    Minion {
+        #[serde(flatten)]
+        row: MinionRow,
+        /// Ids of failed states of the last highstate, up to a limit.
+        failed_states: Vec<String>,
+        /// Ids of changed states of the last highstate, up to a limit.
+        changed_states: Vec<String>,
+        /// The latest job of each function, the latest first.
+        functions: Vec<MinionRun>,
+        /// Examined jobs that expect a return of it, the latest first.
+        missing_jobs: Vec<MinionRun>,
+        /// Its latest events, the latest first.
+        timeline: Vec<MinionEvent>,
+        skipped: NotRead,
+    }
+    /// An event of a minion.
+    MinionEvent {
+        seq: u64,
+        time: Time,
+        tag: String,
+        fun: String,
+        retcode: Option<i64>,
+    }
 }
 
 /// Selects a page of minions.
 #[derive(Debug, Clone, Default)]
-pub struct MinionsFilter {
+pub(crate) struct MinionsFilter {
     /// Pattern for the id.
-    pub minion: Option<Glob>,
+    pub(crate) minion: Option<Glob>,
     /// Only minions whose last highstate failed, or that have missing returns.
-    pub attention: bool,
+    pub(crate) attention: bool,
     /// Ids after this one.
-    pub after: Option<String>,
-    /// Minions on the page.
-    pub limit: usize,
+    pub(crate) after: Option<String>,
+    pub(crate) limit: usize,
 }
 
 /// The functions of a highstate.
@@ -204,12 +163,12 @@ fn newest<'a>(
     runs.max_by_key(|(_, run)| run.newness())
 }
 
-fn last_run(fun: &str, run: &LatestJob) -> LastRun {
-    let time = JidKey::of(&run.jid).time().map(|at| at.0);
-    LastRun { jid: run.jid.clone(), fun: fun.to_owned(), time, ..LastRun::default() }
+fn last_run(fun: &str, run: &LatestJob) -> MinionRun {
+    let time = JidKey::of(&run.jid).time().map(Time);
+    MinionRun { jid: run.jid.clone(), fun: fun.to_owned(), time, ..MinionRun::default() }
 }
 
-fn last_highstate(runs: &Runs) -> Option<LastRun> {
+fn last_highstate(runs: &Runs) -> Option<MinionRun> {
     let of_states = runs.iter().filter(|(fun, _)| HIGHSTATES.contains(&fun.as_str()));
     newest(of_states).map(|(fun, run)| last_run(fun, run))
 }
@@ -217,8 +176,8 @@ fn last_highstate(runs: &Runs) -> Option<LastRun> {
 /// Missing returns of the newest jobs.
 #[derive(Default)]
 struct MissingReturns {
-    by_minion: HashMap<String, Vec<LastRun>>,
-    skipped: Skipped,
+    by_minion: HashMap<String, Vec<MinionRun>>,
+    skipped: NotRead,
 }
 
 fn missing_returns(store: &Store, wanted: impl Fn(&str) -> bool) -> Result<MissingReturns, StoreError> {
@@ -238,11 +197,11 @@ fn missing_returns(store: &Store, wanted: impl Fn(&str) -> bool) -> Result<Missi
         entries += job.answers.len() + job.minions.as_ref().map_or(0, BTreeSet::len);
         for id in job.missing() {
             if wanted(id) {
-                let run = LastRun {
+                let run = MinionRun {
                     jid: row.jid.clone(),
                     fun: as_text(&row.fun).unwrap_or_default().to_owned(),
-                    time: key.time().map(|at| at.0),
-                    ..LastRun::default()
+                    time: key.time().map(Time),
+                    ..MinionRun::default()
                 };
                 found.by_minion.entry(id.to_owned()).or_default().push(run);
             }
@@ -254,9 +213,9 @@ fn missing_returns(store: &Store, wanted: impl Fn(&str) -> bool) -> Result<Missi
 /// Reads results, and states up to [`MINIONS_STATE_BYTES`], of the runs of these minions. Runs of the same job are read together.
 fn read_states(
     store: &Store,
-    rows: &mut [(String, &mut LastRun)],
+    rows: &mut [(String, &mut MinionRun)],
     mut details: impl FnMut(&str, &super::states::StateRow<'_>),
-) -> Result<usize, StoreError> {
+) -> Result<u64, StoreError> {
     let mut by_jid: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (n, (_, run)) in rows.iter().enumerate() {
         by_jid.entry(run.jid.clone()).or_default().push(n);
@@ -285,8 +244,8 @@ fn read_states(
                 let mut counts = StateCounts::default();
                 for state in state_rows(answer) {
                     counts.total += 1;
-                    counts.failed += usize::from(state.result == Some(false));
-                    counts.changed += usize::from(state.changed());
+                    counts.failed += u64::from(state.result == Some(false));
+                    counts.changed += u64::from(state.changed());
                     details(id, &state);
                 }
                 run.states = Some(counts);
@@ -297,21 +256,21 @@ fn read_states(
 }
 
 /// The highstates of a list, by minion.
-fn highstates(minions: &mut [MinionRow]) -> Vec<(String, &mut LastRun)> {
+fn highstates(minions: &mut [MinionRow]) -> Vec<(String, &mut MinionRun)> {
     minions.iter_mut().filter_map(|row| Some((row.id.clone(), row.highstate.as_mut()?))).collect()
 }
 
-fn seen(id: &str, events: &HashMap<String, Micros>, last: Option<&LastRun>) -> Option<Seen> {
+fn seen(id: &str, events: &HashMap<String, Micros>, last: Option<&MinionRun>) -> Option<Moment> {
     let of_jid = last.and_then(|last| last.time);
-    let time = events.get(id).map(|at| at.0).max(of_jid)?;
-    Some(Seen { time })
+    let time = events.get(id).copied().map(Time).max(of_jid)?;
+    Some(Moment { time })
 }
 
 /// The minions whose last highstate failed.
 fn failed_highstates(store: &Store, wanted: impl Fn(&str) -> bool) -> Result<BTreeSet<String>, StoreError> {
     let is_highstate = |fun: &[u8]| HIGHSTATES.iter().any(|known| known.as_bytes() == fun);
     let runs = runs(store, |fun, id| is_highstate(fun) && wanted(id))?;
-    let last: Vec<(&String, LastRun)> =
+    let last: Vec<(&String, MinionRun)> =
         runs.iter().filter_map(|(id, runs)| Some((id, last_highstate(runs)?))).collect();
     let mut by_jid: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for (id, run) in &last {
@@ -332,7 +291,7 @@ fn failed_highstates(store: &Store, wanted: impl Fn(&str) -> bool) -> Result<BTr
 }
 
 /// A page of the minions that the archive knows.
-pub fn minions_list(store: &Store, filter: &MinionsFilter) -> Result<MinionsPage, StoreError> {
+pub(crate) fn minions_list(store: &Store, filter: &MinionsFilter) -> Result<MinionsPage, StoreError> {
     let wanted = |id: &str| filter.minion.as_ref().is_none_or(|glob| glob.matches(id));
     let missing = missing_returns(store, wanted)?;
     let mut known: BTreeSet<String> = missing.by_minion.keys().cloned().collect();
@@ -360,7 +319,7 @@ pub fn minions_list(store: &Store, filter: &MinionsFilter) -> Result<MinionsPage
         MinionRow {
             last_seen: seen(&id, &events.minions, last.as_ref()),
             highstate: runs.and_then(last_highstate),
-            missing: missing.by_minion.get(&id).map_or(0, Vec::len),
+            missing: missing.by_minion.get(&id).map_or(0, Vec::len) as u64,
             last,
             id,
         }
@@ -370,17 +329,17 @@ pub fn minions_list(store: &Store, filter: &MinionsFilter) -> Result<MinionsPage
     minions.truncate(filter.limit);
     let states_unread = read_states(store, &mut highstates(&mut minions), |_, _| {})?;
     let next = minions.last().map(|row| row.id.clone()).filter(|_| more);
-    let events_since = events.since.map(|at| at.0);
+    let events_since = events.since.map(Time);
     Ok(MinionsPage {
         minions,
         more,
         next,
-        skipped: Skipped { events_since, states_unread, ..missing.skipped },
+        skipped: NotRead { events_since, states_unread, ..missing.skipped },
     })
 }
 
 /// One minion; `None` if the archive does not know it.
-pub fn minion(store: &Store, id: &str) -> Result<Option<MinionDetails>, StoreError> {
+pub(crate) fn minion(store: &Store, id: &str) -> Result<Option<Minion>, StoreError> {
     let runs = runs(store, |_, known| known == id)?.remove(id).unwrap_or_default();
     let missing = missing_returns(store, |known| known == id)?;
     let filter = EventFilter { minion: Some(id.to_owned()), ..EventFilter::default() };
@@ -405,20 +364,20 @@ pub fn minion(store: &Store, id: &str) -> Result<Option<MinionDetails>, StoreErr
     })?;
     let mut functions: Vec<(&String, &LatestJob)> = runs.iter().collect();
     functions.sort_by_key(|(_, run)| std::cmp::Reverse(run.newness()));
-    let timeline = events.iter().map(|event| TimelineEvent {
+    let timeline = events.iter().map(|event| MinionEvent {
         seq: event.seq.0,
-        time: event.at.0,
+        time: Time(event.at),
         tag: String::from_utf8_lossy(&event.tag).into_owned(),
         fun: event.fun.clone(),
         retcode: event.flags.has(Flags::RETCODE_KNOWN).then_some(event.retcode),
     });
-    Ok(Some(MinionDetails {
+    Ok(Some(Minion {
         row: MinionRow {
             id: id.to_owned(),
             last_seen: seen(id, &latest.into_iter().collect(), last.as_ref()),
             last,
             highstate,
-            missing: missing_jobs.len(),
+            missing: missing_jobs.len() as u64,
         },
         failed_states,
         changed_states,
@@ -426,6 +385,6 @@ pub fn minion(store: &Store, id: &str) -> Result<Option<MinionDetails>, StoreErr
         missing_jobs,
         timeline: timeline.collect(),
         // The timeline is complete: events are found by an index.
-        skipped: Skipped { states_unread, ..missing.skipped },
+        skipped: NotRead { states_unread, ..missing.skipped },
     }))
 }

@@ -12,16 +12,16 @@ mod minions;
 mod progress;
 mod states;
 
-pub use answer::{Answer, Outcome, is_empty};
-pub use diff::{DiffKind, Difference, StateDiff, diff, previous_run};
-pub use job::{Job, Precedence, Totals, is_of_cached_job, load_of, rank};
-pub use jobs::{
-    JobFilter, JobResult, JobsPage, ListedJob, PageLimits, each_job_before, jobs_before, last_jobs, row_load,
+pub(crate) use answer::Answer;
+pub(crate) use diff::{Difference, StateDiff, diff, previous_run};
+pub(crate) use job::Job;
+pub(crate) use jobs::{
+    JobFilter, JobResult, ListedJob, PageLimits, each_job_before, jobs_before, last_jobs, row_load,
 };
-pub use links::{Child, children, parent};
-pub use minions::{
-    LastRun, MinionDetails, MinionRow, MinionsFilter, MinionsPage, Seen, Skipped, StateCounts, TimelineEvent,
-    minion, minions_list,
+pub(crate) use links::{Child, children, parent};
+pub(crate) use minions::{
+    Minion, MinionEvent, MinionRow, MinionRun, MinionsFilter, MinionsPage, Moment, NotRead, minion,
+    minions_list,
 };
-pub use progress::{JobChanges, ProgressEvent, job_changes};
-pub use states::{StateRow, state_rows};
+pub(crate) use progress::{JobChanges, ProgressEvent, job_changes};
+pub(crate) use states::{StateRow, state_rows};

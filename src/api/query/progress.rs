@@ -8,36 +8,33 @@ use crate::store::{Store, StoreError, StoredEntry};
 use crate::wire::msgpack;
 use crate::wire::salt_event::job_tag;
 
-/// The changes of a job.
 #[derive(Debug, Default)]
-pub struct JobChanges {
+pub(crate) struct JobChanges {
     /// Loads, answers and end: the job assembled from the new entries only. `None` without changes.
-    pub job: Option<Job>,
+    pub(crate) job: Option<Job>,
     /// States that ran (with `state_events`), and progress reports of runners.
-    pub steps: Vec<ProgressEvent>,
+    pub(crate) steps: Vec<ProgressEvent>,
     /// The runner or wheel has ended, or Salt has reported the job's end time.
-    pub ended: bool,
+    pub(crate) ended: bool,
     /// The position for the next query.
-    pub next: SeqNo,
+    pub(crate) next: SeqNo,
 }
 
 /// A progress event of a running job: `salt/job/<jid>/prog/..` or `salt/run/<jid>/progress`.
 #[derive(Debug)]
-pub struct ProgressEvent {
-    /// The event.
-    pub entry: StoredEntry,
+pub(crate) struct ProgressEvent {
+    pub(crate) entry: StoredEntry,
 }
 
 impl ProgressEvent {
     /// Its content: a state's row in Salt's form, or a runner's report.
-    pub fn value(&self) -> &[u8] {
+    pub(crate) fn value(&self) -> &[u8] {
         let ret = msgpack::get(&self.entry.body, "data").and_then(|data| msgpack::get(data, "ret"));
         ret.unwrap_or(&self.entry.body)
     }
 }
 
-/// The changes of a job from `from` on.
-pub fn job_changes(store: &Store, jid: &str, from: SeqNo) -> Result<JobChanges, StoreError> {
+pub(crate) fn job_changes(store: &Store, jid: &str, from: SeqNo) -> Result<JobChanges, StoreError> {
     let upto = store.durable();
     let about = |entry: &StoredEntry| job_tag(&entry.tag).map_or("", |tag| tag.about).to_owned();
     let wanted = |e: &StoredEntry| match e.kind {

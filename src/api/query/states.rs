@@ -11,44 +11,38 @@ const MARK: &str = "_|-";
 
 /// One state of one run. Values are msgpack as received.
 #[derive(Debug, Clone, Default)]
-pub struct StateRow<'a> {
-    /// The minion.
-    pub minion: &'a str,
+pub(crate) struct StateRow<'a> {
+    pub(crate) minion: &'a str,
     /// Its key in the return; empty if nothing ran.
-    pub key: &'a str,
+    pub(crate) key: &'a str,
     /// `__id__`, else the id in the key.
-    pub id: &'a str,
-    /// The state's name.
-    pub name: &'a str,
+    pub(crate) id: &'a str,
+    pub(crate) name: &'a str,
     /// `module.function`
-    pub fun: String,
-    /// The SLS file.
-    pub sls: Option<&'a str>,
+    pub(crate) fun: String,
+    pub(crate) sls: Option<&'a str>,
     /// True, false, or `None` for a test run with pending changes.
-    pub result: Option<bool>,
-    /// The changes.
-    pub changes: Option<&'a [u8]>,
-    /// The comment.
-    pub comment: Option<&'a [u8]>,
+    pub(crate) result: Option<bool>,
+    pub(crate) changes: Option<&'a [u8]>,
+    pub(crate) comment: Option<&'a [u8]>,
     /// Duration in milliseconds.
-    pub duration: Option<f64>,
+    pub(crate) duration: Option<f64>,
     /// Time of day in Salt's format.
-    pub start_time: Option<&'a str>,
+    pub(crate) start_time: Option<&'a str>,
     /// Its position in the run.
-    pub run_num: Option<i64>,
+    pub(crate) run_num: Option<i64>,
     /// The job that it started, in an orchestration.
-    pub job: Option<&'a str>,
+    pub(crate) job: Option<&'a str>,
 }
 
 impl StateRow<'_> {
-    /// Whether it has changes.
-    pub fn changed(&self) -> bool {
+    pub(crate) fn changed(&self) -> bool {
         self.changes.is_some_and(|changes| !is_empty(changes))
     }
 }
 
 /// The states of an answer, in the order in which they ran.
-pub fn state_rows(answer: &Answer) -> Vec<StateRow<'_>> {
+pub(crate) fn state_rows(answer: &Answer) -> Vec<StateRow<'_>> {
     let minion = answer.entry.minion.as_str();
     let outcome = answer.outcome();
     let Some(value) = outcome.value else { return Vec::new() };

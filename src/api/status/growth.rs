@@ -3,7 +3,6 @@
 use crate::base::clock::Micros;
 use crate::store::read::stats::ClassStats;
 
-/// The growth of one class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ClassGrowth {
     /// Bytes per day at the current rate.

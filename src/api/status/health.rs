@@ -3,14 +3,14 @@
 //! A *problem* is a present state in which data is rejected, lost or long overdue. A *warning* needs attention, such as a master
 //! that is down. Past losses are warnings: they remain until the next start.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{BusRow, ConsumerRow, HttpsRow, ReactorRow, SinkRow, SpoolRow, Status};
 use crate::base::clock::Micros;
 use crate::base::units::span;
 
-/// Level of health.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
     /// All is well.
@@ -22,35 +22,29 @@ pub enum Level {
     Problem,
 }
 
-/// The daemon's health.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Health {
-    /// The worst level of the reasons.
-    pub state: Level,
-    /// The reasons, the worst first.
-    pub reasons: Vec<Reason>,
-}
-
-/// Why not all is well.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Reason {
-    /// Severity.
-    pub level: Level,
-    /// The part of the daemon, such as `disk` or `sink audit`.
-    pub part: String,
-    /// The problem and the remedy.
-    pub message: String,
+answers! {
+    /// The daemon's health.
+    Health {
+        /// The worst level of the reasons.
+        state: Level,
+        /// The reasons, the worst first.
+        reasons: Vec<Reason>,
+    }
+    /// Why not all is well.
+    Reason {
+        level: Level,
+        /// The part of the daemon, such as `disk` or `sink audit`.
+        part: String,
+        /// The problem and the remedy.
+        message: String,
+    }
 }
 
 /// A counter of damage or loss.
 pub struct LossCounter {
-    /// Its name.
     pub name: &'static str,
     /// Severity for `doctor`.
     pub level: Level,
-    /// Its meaning.
     pub meaning: &'static str,
 }
 
@@ -99,7 +93,7 @@ pub const LOSS_COUNTERS: &[LossCounter] = &[
 ];
 
 /// Seconds after which a record in a spool is overdue while the daemon is reachable.
-pub const SPOOL_WAITS_MAX: i64 = 300;
+pub(crate) const SPOOL_WAITS_MAX: i64 = 300;
 /// Seconds without an iteration after which the appender counts as blocked.
 const APPENDER_BLOCKED_S: u64 = 10;
 /// Lag of a consumer or sink that needs attention, in seconds.
@@ -121,7 +115,7 @@ impl Reasons {
 }
 
 /// Decides whether all is well. The field `health` of the status is not read.
-pub fn health(status: &Status, now: Micros) -> Health {
+pub(crate) fn health(status: &Status, now: Micros) -> Health {
     let mut found = Reasons::default();
     disk(&mut found, status);
     status.bus.iter().for_each(|row| bus(&mut found, row));

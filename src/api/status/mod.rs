@@ -6,12 +6,11 @@
 mod growth;
 mod health;
 
-pub use health::{Health, LOSS_COUNTERS, Level, LossCounter, Reason, SPOOL_WAITS_MAX, health};
+pub use health::LOSS_COUNTERS;
+pub(crate) use health::{Health, Level, LossCounter, Reason, SPOOL_WAITS_MAX, health};
 
 use std::collections::BTreeMap;
 use std::path::Path;
-
-use serde::{Deserialize, Serialize};
 
 use self::growth::{ClassGrowth, days_left};
 use super::call::{Ctx, no_events};
@@ -21,32 +20,17 @@ use crate::engines::runtime::SinkStatus;
 use crate::ingest::bus::BusMonitor;
 use crate::ingest::spool::Spool;
 use crate::store::read::stats::{ClassStats, StoreStats};
-use crate::store::{ConsumerStatus, StoreError};
+use crate::store::{ConsumerStatus, Step, StoreError};
 use crate::wire::frame::Framing;
-
-macro_rules! answers {
-    ($($(#[doc = $doc:literal])+ $name:ident { $($(#[doc = $about:literal])+ $field:ident: $kind:ty,)+ })+) => {
-        $($(#[doc = $doc])+
-        #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-        #[serde(default)]
-        pub struct $name {
-            $($(#[doc = $about])+ pub $field: $kind,)+
-        })+
-    };
-}
 
 answers! {
     /// The answer of the call `status`.
     Status {
-        /// The daemon's version.
         version: String,
-        /// Its process.
         pid: u32,
         /// Seconds since its start.
         uptime_s: u64,
-        /// The state directory.
         state_dir: String,
-        /// The local socket.
         socket: String,
         /// All entries below are readable.
         head: u64,
@@ -56,59 +40,43 @@ answers! {
         appender_seen_s: u64,
         /// Absent in answers of earlier releases.
         health: Option<Health>,
-        /// Rates of the last minutes.
         rates: Rates,
-        /// Space.
         disk: Disk,
         /// The last failed return since the start.
         last_failure: Option<LastFailure>,
         /// A step of the system clock that retention does not trust yet.
         clock_step: Option<ClockStep>,
-        /// The buses that are read.
         bus: Vec<BusRow>,
-        /// Whether a reactor is configured.
         reactor: bool,
-        /// Its state.
         reactions: Option<ReactorRow>,
         /// Consumers, without those of sinks.
         consumers: Vec<ConsumerRow>,
-        /// Sinks.
         sinks: Vec<SinkRow>,
-        /// Rules of the ingest policy.
         rules: Vec<RuleRow>,
-        /// Salt masters' keys.
         master_keys: MasterKeys,
-        /// The extension's spools.
         spools: Vec<SpoolRow>,
         /// The address that serves minions, if configured.
         https: Option<HttpsRow>,
         /// The HTTP listener, if it has an address.
         http: Option<HttpRow>,
-        /// The ZeroMQ sockets.
         zeromq: Vec<ZeromqRow>,
         /// Counters since the start, by name.
         counters: BTreeMap<String, u64>,
-        /// The store's classes.
         classes: Vec<ClassRow>,
     }
-    /// Numbers per 1000 s over the last minutes.
+    /// Numbers per 1000 s over the last minutes, of entries of all kinds.
+    #[expect(clippy::struct_field_names, reason = "the names on the wire have the unit")]
     Rates {
-        /// Stored entries of all kinds.
         entries_per_1000_s: u64,
-        /// Stored returns.
         returns_per_1000_s: u64,
-        /// Those that failed.
         failed_per_1000_s: u64,
     }
     /// Disk space.
     Disk {
         /// `ample`, `low` or `full`.
         state: String,
-        /// Bytes of the store's segments.
         used_bytes: u64,
-        /// Free bytes of the file system.
         free_bytes: u64,
-        /// Its size.
         total_bytes: u64,
         /// Growth at the current rate, before deletions.
         bytes_per_day: u64,
@@ -119,13 +87,10 @@ answers! {
     LastFailure {
         /// When it was stored.
         time: i64,
-        /// Its job.
         jid: String,
-        /// Its minion.
         minion: String,
         /// The function; empty for several.
         fun: String,
-        /// The exit code.
         retcode: i64,
     }
     /// A step of the system clock.
@@ -139,23 +104,15 @@ answers! {
     BusRow {
         /// The publisher's socket.
         path: String,
-        /// Whether it is connected.
         connected: bool,
         /// The framing, once detected.
         framing: Option<String>,
-        /// Events since the start.
         events: u64,
-        /// Events in memory that wait for the store.
         waiting_events: u64,
-        /// Their bytes.
         waiting_bytes: u64,
-        /// Events in the spill.
         spilled_events: u64,
-        /// Their bytes.
         spilled_bytes: u64,
-        /// Lost events.
         lost: u64,
-        /// Gap records.
         gaps: u64,
         /// All events up to this time are stored.
         safe_until: Option<i64>,
@@ -164,7 +121,6 @@ answers! {
     ReactorRow {
         /// Entries that it has not read yet.
         behind: u64,
-        /// Queued events.
         waiting: u64,
         /// Events without a finished reaction.
         open: u64,
@@ -172,7 +128,6 @@ answers! {
         blocked: Option<String>,
         /// Whether it compares itself with Salt's reactor only.
         shadow: bool,
-        /// Whether its master is unreachable.
         master_unreachable: bool,
         /// Why a new configuration is not in use.
         refused: Option<String>,
@@ -181,57 +136,44 @@ answers! {
     }
     /// A consumer.
     ConsumerRow {
-        /// Its name.
         name: String,
         /// Unprocessed entries at most, whether they match or not.
         lag_entries: u64,
-        /// Age of the earliest unprocessed entry.
         lag_s: u64,
-        /// Whether it is paused.
         paused: bool,
         /// Entries that retention dropped before they were processed.
         lost: u64,
-        /// The last reported error.
         error: Option<String>,
     }
     /// A sink.
     SinkRow {
-        /// Its name.
         name: String,
         /// Current activity.
         state: String,
         /// Undelivered entries at most, whether they match or not.
         lag_entries: u64,
-        /// Age of the earliest undelivered entry.
         lag_s: u64,
         /// Failed attempts since the last success.
         failures: u64,
         /// The last error; remains after a success.
         error: Option<String>,
-        /// Dead letters.
         dead_letters: u64,
     }
     /// A rule of the ingest policy.
     RuleRow {
-        /// Its name.
         name: String,
-        /// Its list in the configuration.
         list: String,
-        /// Matching entries.
         entries: u64,
         /// Dropped ones among them.
         filtered: u64,
     }
     /// Salt masters' keys.
     MasterKeys {
-        /// Keys that are redacted.
         known: u64,
-        /// Key files that cannot be read.
         unreadable: Vec<String>,
     }
     /// A spool of the extension.
     SpoolRow {
-        /// Its directory.
         dir: String,
         /// Bytes that wait for delivery.
         waiting_bytes: u64,
@@ -239,57 +181,50 @@ answers! {
         dead_letter_bytes: u64,
         /// When the oldest record was spooled.
         oldest: Option<i64>,
-        /// Lost entries by reason.
         lost: BTreeMap<String, u64>,
-        /// Why it cannot be read.
         problem: Option<String>,
     }
     /// The address that serves minions.
     HttpsRow {
-        /// Its address.
         listen: String,
         /// `open`, or why it is not.
         state: String,
-        /// Open connections.
         peers: u64,
-        /// The end of the certificate's validity.
         certificate_until: Option<i64>,
     }
     /// The HTTP listener.
     HttpRow {
-        /// Its address.
         listen: String,
         /// `open`, or why it is not.
         state: String,
     }
     /// A ZeroMQ socket.
     ZeromqRow {
-        /// Its name.
         source: String,
-        /// Its path.
         path: String,
         /// The process that serves it; none between two.
         process: Option<u32>,
-        /// Processes that ended.
         restarts: u64,
     }
     /// A class of the store.
     ClassRow {
-        /// Its name.
         class: String,
-        /// Segments.
         segments: u64,
-        /// Entries.
         entries: u64,
-        /// Bytes of the logs.
         disk_bytes: u64,
         /// Bytes of the entries as received.
         raw_bytes: u64,
     }
 }
 
+impl From<Step> for ClockStep {
+    fn from(step: Step) -> Self {
+        Self { ahead_s: step.ahead / 1_000_000, wait_s: step.left.as_secs() }
+    }
+}
+
 /// Collects the status, with its health.
-pub fn status(ctx: &Ctx) -> Result<Status, StoreError> {
+pub(crate) fn status(ctx: &Ctx) -> Result<Status, StoreError> {
     let now = ctx.clock.now();
     let stats = ctx.store.stats()?;
     let (known, unreadable) = ctx.policy.master_keys().counts();
@@ -312,9 +247,7 @@ pub fn status(ctx: &Ctx) -> Result<Status, StoreError> {
             fun: failed.fun,
             retcode: failed.retcode,
         }),
-        clock_step: stats
-            .clock_step
-            .map(|step| ClockStep { ahead_s: step.ahead / 1_000_000, wait_s: step.left.as_secs() }),
+        clock_step: stats.clock_step.map(ClockStep::from),
         bus: ctx.buses.iter().map(bus).collect(),
         reactor: ctx.reactor.is_some(),
         reactions: reactor(ctx),
@@ -349,7 +282,7 @@ pub fn status(ctx: &Ctx) -> Result<Status, StoreError> {
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate, not negative")]
-fn per_1000_s(per_second: f64) -> u64 {
+pub(super) fn per_1000_s(per_second: f64) -> u64 {
     (per_second * 1000.0).round() as u64
 }
 

@@ -2,8 +2,7 @@
 
 use anyhow::Context;
 
-use crate::cli::Global;
-use crate::cli::format::output::show;
+use crate::cli::{Global, show};
 use crate::config::{Config, Environment};
 use crate::engines::program::script;
 use crate::engines::settings::of_config;

@@ -6,9 +6,8 @@ use anyhow::Context as _;
 use clap_complete::Shell;
 
 use crate::cli;
-use crate::cli::format::output::{Format, Output};
+use crate::cli::{Format, Output};
 
-/// Arguments of `completions`.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(in crate::cli) struct Args {
@@ -31,7 +30,6 @@ pub(in crate::cli) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
-/// Arguments of `man`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct ManArgs {
     /// An existing directory

@@ -1,18 +1,18 @@
 //! `saltcellar sinks`: shows, tests and controls the sinks of the daemon.
 
 use anyhow::{Context as _, bail};
-use serde_json::{Value as Json, json};
+use serde_json::json;
 
-use crate::cli::format::ask;
-use crate::cli::format::fields::Fields as _;
-use crate::cli::format::nested::leaf;
-use crate::cli::format::output::{Output, show, show_rows};
-use crate::cli::format::table::{Column, Table};
-use crate::cli::format::when::{short, title};
-use crate::cli::jobs::consumers::{Position, position};
-use crate::cli::{BadUsage, Global, finding};
+use crate::api::call::consumers::Problem;
+use crate::api::call::sinks::{
+    DeadLetterRow, DeadLettersPage, LetterCount, Sink, SinkTest, SinksPage, TestedEvent,
+};
+use crate::cli::jobs::consumers::{Position, continues, paused, position};
+use crate::cli::{
+    BadUsage, Column, Fields as _, Global, Output, Table, ask, finding, leaf, or_empty, short_at, show,
+    show_rows, title,
+};
 
-/// Verbs under `sinks`.
 #[derive(clap::Subcommand)]
 pub(in crate::cli) enum Sinks {
     /// List the sinks with their state and lag
@@ -35,7 +35,6 @@ pub(in crate::cli) enum Sinks {
     DeadLetters(DeadLetters),
 }
 
-/// Verbs under `sinks dead-letters`.
 #[derive(clap::Subcommand)]
 pub(in crate::cli) enum DeadLetters {
     /// List dead letters with the reason of the destination
@@ -49,14 +48,12 @@ pub(in crate::cli) enum DeadLetters {
     Drop(Letters),
 }
 
-/// A sink.
-#[derive(clap::Args)]
+#[derive(clap::Args, serde::Serialize)]
 pub(in crate::cli) struct Name {
     /// The sink's name
     name: String,
 }
 
-/// Flags of `sinks seek`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Seek {
     /// The sink's name
@@ -66,7 +63,6 @@ pub(in crate::cli) struct Seek {
     to: Position,
 }
 
-/// One dead letter.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Letter {
     /// The sink's name
@@ -75,7 +71,6 @@ pub(in crate::cli) struct Letter {
     id: String,
 }
 
-/// Some or all dead letters.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Letters {
     /// The sink's name
@@ -88,8 +83,7 @@ pub(in crate::cli) struct Letters {
 }
 
 impl Letters {
-    /// The arguments of a call.
-    fn args(&self) -> anyhow::Result<Json> {
+    fn args(&self) -> anyhow::Result<serde_json::Value> {
         if self.id.is_empty() && !self.all {
             return Err(BadUsage(
                 "read the arguments: give ids or sequence numbers of events, or --all".to_owned(),
@@ -131,21 +125,12 @@ pub(in crate::cli) fn run(global: &Global, verb: Sinks) -> anyhow::Result<()> {
         Sinks::List => list(global),
         Sinks::Show(Name { name }) => show_one(global, &name),
         Sinks::Test(Name { name }) => test(global, &name),
-        Sinks::Pause(Name { name }) => {
-            ask::change(global, "sink_pause", json!({ "name": name }), "pause the sink", |_| {
-                format!("{name} is paused")
-            })
-        }
-        Sinks::Resume(Name { name }) => {
-            ask::change(global, "sink_resume", json!({ "name": name }), "resume the sink", |_| {
-                format!("{name} is resumed")
-            })
-        }
+        Sinks::Pause(name) => ask::change(global, "sink_pause", &name, "pause the sink", paused),
+        Sinks::Resume(name) => ask::change(global, "sink_resume", &name, "resume the sink", paused),
         Sinks::Seek(Seek { name, to }) => {
             let (key, value) = to.arg();
-            ask::change(global, "sink_seek", json!({ "name": name, key: value }), "move the sink", |answer| {
-                format!("{name} continues with {}", answer.leaf("cursor"))
-            })
+            let call = json!({ "name": name, key: value });
+            ask::change(global, "sink_seek", call, "move the sink", |at| continues(&name, &at))
         }
         Sinks::DeadLetters(verb) => dead_letters(global, verb),
     }
@@ -156,24 +141,23 @@ fn dead_letters(global: &Global, verb: DeadLetters) -> anyhow::Result<()> {
         DeadLetters::List(Name { name }) => list_letters(global, &name),
         DeadLetters::Show(Letter { name, id }) => show_letter(global, &name, &id),
         DeadLetters::Retry(letters) => {
-            ask::change(global, "sink_retry", letters.args()?, "retry dead letters", |answer| {
-                let count = answer.leaf("count");
+            ask::change(global, "sink_retry", letters.args()?, "retry dead letters", |of: LetterCount| {
                 format!(
-                    "{count} dead letters of {} are delivered again; `saltcellar sinks show` has the result",
-                    letters.name
+                    "{} dead letters of {} are delivered again; `saltcellar sinks show` has the result",
+                    of.count, of.name
                 )
             })
         }
         DeadLetters::Drop(letters) => {
-            ask::change(global, "sink_drop", letters.args()?, "drop dead letters", |answer| {
-                format!("{} dead letters of {} are deleted", answer.leaf("count"), letters.name)
+            ask::change(global, "sink_drop", letters.args()?, "drop dead letters", |of: LetterCount| {
+                format!("{} dead letters of {} are deleted", of.count, of.name)
             })
         }
     }
 }
 
 fn list(global: &Global) -> anyhow::Result<()> {
-    let answer = ask::answer(global, "sinks_list", (), "list the sinks")?;
+    let (page, answer): (SinksPage, _) = ask::answer_as(global, "sinks_list", (), "list the sinks")?;
     show_rows(global.output, &answer, "sinks", |out| {
         let columns = [
             Column::left("NAME"),
@@ -185,98 +169,87 @@ fn list(global: &Global) -> anyhow::Result<()> {
             Column::middle_truncated("DESTINATION").drop_order(2),
             Column::truncated("ERROR").drop_order(1),
         ];
-        let cells = |row: &Json| {
-            let [name, state, lag, lag_s, dead, destination] =
-                ["name", "state", "lag_entries", "lag_s", "dead_letters", "destination"]
-                    .map(|key| row.leaf(key));
+        let cells = |row: Sink| {
+            let (delivered, error) = (or_empty(row.counters.get("delivered")), present_error(&row));
+            let [lag, lag_s] = [row.lag_entries, row.lag_s].map(or_empty);
             vec![
-                name,
-                state,
+                row.name,
+                row.state,
                 lag,
                 lag_s,
-                row.of("counters").leaf("delivered"),
-                dead,
-                destination,
-                present_error(row),
+                delivered,
+                row.dead_letters.to_string(),
+                row.destination,
+                error,
             ]
         };
-        let rows: Vec<_> = answer.list("sinks").iter().map(cells).collect();
-        Ok(Table::new(columns).print(out, &rows)?)
+        Ok(Table::new(columns).print(out, &page.sinks.into_iter().map(cells).collect::<Vec<_>>())?)
     })
 }
 
 /// The error, while deliveries fail.
-fn present_error(row: &Json) -> String {
-    if !row.of("problem").is_null() {
-        return row.leaf("problem");
-    }
-    if row.of("failures").as_u64().unwrap_or(0) > 0 { row.of("error").leaf("message") } else { String::new() }
+fn present_error(row: &Sink) -> String {
+    let error = row.error.as_ref().filter(|_| row.failures > 0).map(|error| &error.message);
+    or_empty(row.problem.as_ref().or(error))
 }
 
 fn show_one(global: &Global, name: &str) -> anyhow::Result<()> {
-    let answer = ask::answer(global, "sinks_list", json!({ "name": name }), "show the sink")?;
-    let Some(row) = answer.list("sinks").first() else { bail!("show the sink: {name:?} does not exist") };
-    show(global.output, row, |out| {
-        for (title, key) in [
-            ("name", "name"),
-            ("encoder", "encoder"),
-            ("transport", "transport"),
-            ("to", "destination"),
-            ("state", "state"),
-        ] {
-            out.line(&format!("{title:<14} {}", row.leaf(key)))?;
-        }
-        if row.of("problem").is_null() {
-            out.line(&format!("{:<14} {}", "cursor", row.leaf("cursor")))?;
-            out.line(&format!("{:<14} {} entries, {} s", "lag", row.leaf("lag_entries"), row.leaf("lag_s")))?;
-        } else {
-            out.line(&format!("{:<14} {}", "problem", row.leaf("problem")))?;
-        }
-        out.line(&format!("{:<14} {}", "dead letters", row.leaf("dead_letters")))?;
-        if !row.of("last_delivery").is_null() {
-            out.line(&format!("{:<14} {}", "last delivery", short(row.of("last_delivery").of("time"))))?;
-        }
-        if !row.of("error").is_null() {
-            let (error, failures) = (row.of("error"), row.leaf("failures"));
-            let since = format!("{failures} failures since the last delivery");
-            out.line(&format!(
-                "{:<14} {} {} ({since})",
-                "last error",
-                short(error.of("time")),
-                error.leaf("message")
-            ))?;
-        }
-        for (name, value) in row.of("counters").as_object().into_iter().flatten() {
-            out.line(&format!("{name:<14} {}", leaf(value)))?;
+    let (page, answer): (SinksPage, _) =
+        ask::answer_as(global, "sinks_list", json!({ "name": name }), "show the sink")?;
+    let (Some(row), Some(shown)) = (page.sinks.first(), answer.list("sinks").first()) else {
+        bail!("show the sink: {name:?} does not exist")
+    };
+    show(global.output, shown, |out| {
+        let lag = || format!("{} entries, {} s", or_empty(row.lag_entries), or_empty(row.lag_s));
+        let error = row.error.as_ref().map(|error| {
+            let Problem { time, message } = error;
+            format!("{} {message} ({} failures since the last delivery)", short_at(*time), row.failures)
+        });
+        let lines = [
+            ("name", Some(row.name.clone())),
+            ("encoder", Some(row.encoder.clone())),
+            ("transport", Some(row.transport.clone())),
+            ("to", Some(row.destination.clone())),
+            ("state", Some(row.state.clone())),
+            ("cursor", row.cursor.map(|cursor| cursor.to_string())),
+            ("lag", row.cursor.map(|_| lag())),
+            ("problem", row.problem.clone()),
+            ("dead letters", Some(row.dead_letters.to_string())),
+            ("last delivery", row.last_delivery.as_ref().map(|at| short_at(at.time))),
+            ("last error", error),
+        ];
+        let counters = row.counters.iter().map(|(name, value)| (name.as_str(), Some(value.to_string())));
+        for (title, text) in lines.into_iter().chain(counters) {
+            text.map_or(Ok(()), |text| out.line(&format!("{title:<14} {text}")))?;
         }
         Ok(())
     })
 }
 
 fn test(global: &Global, name: &str) -> anyhow::Result<()> {
-    let answer = ask::answer(global, "sink_test", json!({ "name": name }), "test the sink")?;
+    let (result, answer): (SinkTest, _) =
+        ask::answer_as(global, "sink_test", json!({ "name": name }), "test the sink")?;
     show(global.output, &answer, |out| {
-        let event = answer.of("event");
-        let [seq, tag, time] = ["seq", "tag", "time"].map(|key| event.leaf(key));
-        out.line(&format!("event {seq} of {time}: {tag}, {} items", answer.leaf("items")))?;
-        for part in ["request", "response"] {
+        let TestedEvent { seq, tag, time, .. } = &result.event;
+        out.line(&format!("event {seq} of {}: {tag}, {} items", time.0.iso(), result.items))?;
+        for (part, text) in [("request", &result.request), ("response", &result.response)] {
             out.heading(part)?;
-            for line in answer.leaf(part).lines() {
-                out.line(line)?;
-            }
+            text.lines().try_for_each(|line| out.line(line))?;
         }
         Ok(())
     })?;
-    if answer.of("error").is_null() {
-        return Ok(());
+    match result.error {
+        None => Ok(()),
+        Some(error) => Err(finding(format!("sink {name} did not deliver the event: {error}"))),
     }
-    Err(finding(format!("sink {name} did not deliver the event: {}", answer.leaf("error"))))
 }
 
 fn list_letters(global: &Global, name: &str) -> anyhow::Result<()> {
+    let operation = "list dead letters";
     let mut client = ask::connect(global)?;
     let answer = ask::call_paged(&mut client, "sink_dead_letters", "dead_letters", json!({ "name": name }))
-        .context("list dead letters")?;
+        .context(operation)?;
+    let page: DeadLettersPage = ask::typed(&answer).context(operation)?;
     show_rows(global.output, &answer, "dead_letters", |out| {
         let columns = [
             Column::right("SEQ"),
@@ -285,12 +258,11 @@ fn list_letters(global: &Global, name: &str) -> anyhow::Result<()> {
             Column::middle_truncated("TAG").drop_order(1),
             Column::truncated("REASON"),
         ];
-        let cells = |row: &Json| {
-            let [seq, attempts, tag, reason] = ["seq", "attempts", "tag", "reason"].map(|key| row.leaf(key));
-            vec![seq, short(row.of("failed").of("time")), attempts, tag, reason]
+        let cells = |row: DeadLetterRow| {
+            let [seq, attempts] = [row.seq, row.attempts].map(|n| n.to_string());
+            vec![seq, short_at(row.failed.time), attempts, row.tag, row.reason]
         };
-        let rows: Vec<_> = answer.list("dead_letters").iter().map(cells).collect();
-        Ok(Table::new(columns).print(out, &rows)?)
+        Ok(Table::new(columns).print(out, &page.dead_letters.into_iter().map(cells).collect::<Vec<_>>())?)
     })
 }
 

@@ -1,17 +1,11 @@
 //! `saltcellar status`: shows on one screen whether all is well.
 
-use anyhow::Context as _;
 use serde_json::Value as Json;
 
-use crate::api::client::args;
 use crate::api::status::{Level, Reason, Status};
 use crate::base::clock::Micros;
 use crate::base::units::{bytes, rate, span};
-use crate::cli::format::output::{Output, plain, show};
-use crate::cli::format::table::{Column, Table};
-use crate::cli::format::when::{iso_in, short};
-use crate::cli::{Global, ask, finding};
-use crate::wire::json::to_json;
+use crate::cli::{Column, Global, Output, Table, ask, finding, plain, short, show};
 
 pub(in crate::cli) const EXAMPLES: &str = "\
 A problem is a present state in which data is rejected, lost or long overdue. A warning needs attention.
@@ -24,7 +18,6 @@ Examples:
   saltcellar status --counters
   saltcellar status --output json | jq .health";
 
-/// Flags of `status`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
     /// Also print the counters that are not zero, by subject
@@ -35,16 +28,11 @@ pub(in crate::cli) struct Args {
 /// The screen: lines and columns.
 const LINES: usize = 25;
 const COLUMNS: usize = 80;
-/// Lines of reasons.
 const REASON_LINES: usize = 9;
 
 pub(in crate::cli) fn run(global: &Global, flags: &Args) -> anyhow::Result<()> {
-    let operation = "query the status";
-    let answer = to_json(&ask::connect(global)?.call("status", args([])).context(operation)?);
-    let status: Status = serde_json::from_value(answer).context(operation)?;
-    let mut document = serde_json::to_value(&status)?;
-    iso_in(&mut document);
-    show(global.output, &document, |out| {
+    let (status, answer): (Status, _) = ask::answer_as(global, "status", (), "query the status")?;
+    show(global.output, &answer, |out| {
         let width = out.width.unwrap_or(COLUMNS);
         // The terminal's last line has the prompt.
         screen(&status, width, LINES - 1).iter().try_for_each(|line| out.line(line))?;

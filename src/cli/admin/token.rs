@@ -1,14 +1,10 @@
 //! `saltcellar token`: creates, lists and revokes tokens of the HTTP listener.
 
-use serde_json::{Value as Json, json};
+use serde_json::json;
 
-use crate::cli::Global;
-use crate::cli::format::ask;
-use crate::cli::format::fields::Fields as _;
-use crate::cli::format::output::{show, show_rows};
-use crate::cli::format::table::{Column, Table};
+use crate::api::http::tokens::{NewToken, Revoked, TokenList, TokenRow};
+use crate::cli::{Column, Global, Table, ask, show, show_rows};
 
-/// Verbs under `token`.
 #[derive(clap::Subcommand)]
 pub(in crate::cli) enum Tokens {
     /// Create a token and print it; it is not shown again
@@ -20,14 +16,12 @@ pub(in crate::cli) enum Tokens {
     Revoke(Name),
 }
 
-/// A token.
-#[derive(clap::Args)]
+#[derive(clap::Args, serde::Serialize)]
 pub(in crate::cli) struct Name {
     /// The token's name
     name: String,
 }
 
-/// Flags of `token create`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Create {
     /// A name for people and for the audit log
@@ -60,33 +54,35 @@ pub(in crate::cli) fn run(global: &Global, verb: Tokens) -> anyhow::Result<()> {
     match verb {
         Tokens::Create(Create { name, scope, minions, tags, functions }) => {
             let args = json!({ "name": name, "scope": scope, "minions": minions, "tags": tags, "functions": functions });
-            let answer = ask::answer(global, "token_create", args, "create the token")?;
+            let (new, answer): (NewToken, _) =
+                ask::answer_as(global, "token_create", args, "create the token")?;
             show(global.output, &answer, |out| {
                 out.line(&format!("Token {name}, scope {scope}. It is not shown again."))?;
-                Ok(out.line(answer.text("token"))?)
+                Ok(out.line(&new.token)?)
             })
         }
         Tokens::List => list(global),
-        Tokens::Revoke(Name { name }) => {
-            let answer = ask::answer(global, "token_revoke", json!({ "name": name }), "revoke the token")?;
-            show(global.output, &answer, |out| Ok(out.line(&format!("{name} is revoked"))?))
+        Tokens::Revoke(name) => {
+            ask::change(global, "token_revoke", &name, "revoke the token", |Revoked { name }| {
+                format!("{name} is revoked")
+            })
         }
     }
 }
 
 fn list(global: &Global) -> anyhow::Result<()> {
-    let answer = ask::answer(global, "token_list", (), "list the tokens")?;
+    let (list, answer): (TokenList, _) = ask::answer_as(global, "token_list", (), "list the tokens")?;
     show_rows(global.output, &answer, "tokens", |out| {
-        if let Some(problem) = answer.of("problem").as_str() {
+        if let Some(problem) = &list.problem {
             out.line(&format!("The file of tokens is unusable, every token is rejected: {problem}"))?;
         }
         let columns = ["NAME", "SCOPE", "CREATED", "MINIONS", "TAGS", "FUNCTIONS"].map(Column::left);
-        let cells = |row: &Json| {
-            ["name", "scope", "time", "minions", "tags", "functions"]
-                .map(|key| if row.of(key).is_null() { "*".to_owned() } else { row.leaf(key) })
-                .to_vec()
+        let cells = |row: TokenRow| {
+            let TokenRow { name, scope, time, minions, tags, functions } = row;
+            let [minions, tags, functions] =
+                [minions, tags, functions].map(|glob| glob.unwrap_or_else(|| "*".to_owned()));
+            vec![name, scope, time.0.iso(), minions, tags, functions]
         };
-        let rows: Vec<_> = answer.list("tokens").iter().map(cells).collect();
-        Ok(Table::new(columns).print(out, &rows)?)
+        Ok(Table::new(columns).print(out, &list.tokens.into_iter().map(cells).collect::<Vec<_>>())?)
     })
 }

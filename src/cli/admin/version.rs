@@ -2,8 +2,7 @@
 
 use serde_json::{Map, Value as Json, json};
 
-use crate::cli::Global;
-use crate::cli::format::output::show;
+use crate::cli::{Global, show};
 
 /// Versions of the formats that other programs or other releases read.
 const FORMATS: &[(&str, u32)] =

@@ -20,7 +20,6 @@ use crate::base::limits::WIRE_FRAME_BYTES_MAX;
 use crate::testkit::baseline;
 use crate::wire::call::{PREAMBLE_LEN, answer_frame};
 
-/// Flags of the hidden verb.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
     #[arg(long)]

@@ -37,7 +37,6 @@ pub(super) struct Subject {
     cpu_at_start: f64,
 }
 
-/// Resources used by a process.
 pub(super) struct Cost {
     /// CPU seconds from its start of service to its exit.
     pub(super) cpu_s: f64,
@@ -101,12 +100,10 @@ impl Subject {
         fs::read_to_string(&self.log).unwrap_or_default().trim().to_owned()
     }
 
-    /// Peak resident memory in MB.
     pub(super) fn rss_peak_mb(&self) -> anyhow::Result<f64> {
         memory_mb(self.process.0.id(), "VmHWM")
     }
 
-    /// Resident memory in MB.
     pub(super) fn rss_mb(&self) -> anyhow::Result<f64> {
         memory_mb(self.process.0.id(), "VmRSS")
     }

@@ -7,8 +7,7 @@ use serde_json::{Value as Json, json};
 use super::Common;
 use super::child::{Subject, TIMEOUT};
 use super::report::{Report, Row, rounded, thousands};
-use crate::cli::format::fields::Fields as _;
-use crate::cli::{Global, ask};
+use crate::cli::{Fields as _, Global, ask};
 use crate::testkit::load::driver::{LoadSpec, run_load};
 use crate::testkit::load::template::Encoding;
 use crate::testkit::load::{Load, mix, recorded, small};
@@ -44,7 +43,6 @@ enum LoadChoice {
     Both,
 }
 
-/// Flags of `bench ingest`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
     #[command(flatten)]
@@ -87,7 +85,6 @@ fn rate(text: &str) -> Result<f64, String> {
     rate.ok_or_else(|| "expected a number of events per second".to_owned())
 }
 
-/// A load with its name and its batch size.
 type NamedLoad = (&'static str, Load, u64);
 
 impl Args {

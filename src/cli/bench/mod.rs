@@ -17,9 +17,8 @@ use std::path::PathBuf;
 use tempfile::TempDir;
 
 use self::child::Subject;
-use super::Global;
+use crate::cli::Global;
 
-/// Verbs under `bench`.
 #[derive(clap::Subcommand)]
 pub(super) enum Bench {
     /// Measure ingestion of events: rate, CPU time, disk space and latency, compared with a baseline
@@ -39,7 +38,6 @@ pub(super) enum Bench {
     Baseline(baseline::Args),
 }
 
-/// Flags shared by benchmarks.
 #[derive(clap::Args)]
 struct Common {
     /// Create the temporary state directory in DIR, to measure its disk

@@ -32,7 +32,6 @@ const STARTS: u64 = 5;
 const CALLS: u64 = 16_000;
 const CALLS_PER_S: f64 = 2_000.0;
 
-/// Flags of `bench query`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
     #[command(flatten)]
@@ -149,7 +148,6 @@ impl QueryBench<'_> {
         Ok((minion.to_owned(), time))
     }
 
-    /// Measures the command `jobs list`.
     fn jobs_list(&self, rows: usize) -> anyhow::Result<Duration> {
         let program = std::env::current_exe().context("get the path of the program")?;
         let started = Instant::now();

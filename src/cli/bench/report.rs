@@ -4,9 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value as Json, json};
 
-use crate::cli::Global;
-use crate::cli::format::output::{Format, Output};
-use crate::cli::format::table::{Column, Table};
+use crate::cli::{Column, Format, Global, Output, Table};
 use crate::testkit::usage::Durations;
 
 /// Interval of updates of the progress line.
@@ -21,11 +19,15 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// A text of the table only.
-    pub(super) fn label(mut self, title: &'static str, text: impl Into<String>) -> Self {
-        self.columns.push(Column::left(title));
+    /// A cell of the table only.
+    fn cell(mut self, column: Column, text: impl Into<String>) -> Self {
+        self.columns.push(column);
         self.cells.push(text.into());
         self
+    }
+
+    pub(super) fn label(self, title: &'static str, text: impl Into<String>) -> Self {
+        self.cell(Column::left(title), text)
     }
 
     /// A value of JSON only.
@@ -40,45 +42,35 @@ impl Row {
     }
 
     /// A count of both; empty and null if `None`.
-    pub(super) fn count(mut self, title: &'static str, key: &str, n: impl Into<Option<u64>>) -> Self {
+    pub(super) fn count(self, title: &'static str, key: &str, n: impl Into<Option<u64>>) -> Self {
         let n = n.into();
-        self.columns.push(Column::right(title));
-        self.cells.push(n.map(|n| thousands(n as f64)).unwrap_or_default());
-        self.json(key, n)
+        self.cell(Column::right(title), n.map(|n| thousands(n as f64)).unwrap_or_default()).json(key, n)
     }
 
     /// A number with this many decimals; an empty `key` restricts it to the table. Empty and null if `None`.
-    pub(super) fn number(
-        mut self,
+    pub(super) fn number<N: Into<Option<f64>>>(
+        self,
         title: &'static str,
         key: &str,
         decimals: usize,
-        n: impl Into<Option<f64>>,
+        n: N,
     ) -> Self {
         let n = n.into();
-        self.columns.push(Column::right(title));
         let text = |n| if decimals == 0 { thousands(n) } else { format!("{n:.decimals$}") };
-        self.cells.push(n.map(text).unwrap_or_default());
-        if key.is_empty() { self } else { self.json(key, n.map(|n| rounded(n, decimals))) }
+        let row = self.cell(Column::right(title), n.map(text).unwrap_or_default());
+        if key.is_empty() { row } else { row.json(key, n.map(|n| rounded(n, decimals))) }
     }
 
-    /// Median and 99th percentile.
     pub(super) fn latency(self, durations: &Durations) -> Self {
-        self.number("P50 MS", "p50_ms", 3, durations.ms(0.5)).number(
-            "P99 MS",
-            "p99_ms",
-            3,
-            durations.ms(0.99),
-        )
+        let row = self.number("P50 MS", "p50_ms", 3, durations.ms(0.5));
+        row.number("P99 MS", "p99_ms", 3, durations.ms(0.99))
     }
 
-    /// Median, 99th percentile and maximum.
     pub(super) fn latency_and_max(self, durations: &Durations) -> Self {
         self.latency(durations).number("MAX MS", "max_ms", 3, durations.ms(1.0))
     }
 }
 
-/// Standard output of a benchmark.
 pub(super) struct Report {
     out: Output,
     table: Option<Table>,
@@ -111,7 +103,6 @@ impl Report {
         Ok(documents)
     }
 
-    /// Prints a line below the table.
     pub(super) fn note(&mut self, text: &str) -> anyhow::Result<()> {
         if self.out.format == Format::Table {
             self.out.line(text)?;
@@ -125,6 +116,18 @@ impl Report {
             self.out.json(document)?;
         }
         Ok(self.out.flush()?)
+    }
+
+    /// Prints a row, as a line of a table or as a document.
+    pub(super) fn print_row(&mut self, row: Row) -> anyhow::Result<()> {
+        let document = self.row(row)?;
+        self.document(&document)
+    }
+
+    /// Prints rows, as a table or as one document.
+    pub(super) fn print_rows(&mut self, rows: Vec<Row>) -> anyhow::Result<()> {
+        let rows = self.rows(rows)?;
+        self.document(&rows.into())
     }
 
     /// Prints documents: each on a line, or in one document made of all of them.
@@ -144,7 +147,6 @@ impl Report {
         self.documents(runs, |runs| json!({ "runs": runs }))
     }
 
-    /// Replaces the progress line of a terminal.
     pub(super) fn progress(&mut self, text: impl FnOnce() -> String) -> anyhow::Result<()> {
         if self.progress_at.is_none_or(|at| at.elapsed() > PROGRESS_INTERVAL) {
             self.progress_at = Some(Instant::now());

@@ -9,7 +9,6 @@ use crate::testkit::load::driver::{LoadSpec, run_load};
 use crate::testkit::load::returns;
 use crate::testkit::load::template::Encoding;
 
-/// Flags of `bench returner`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
     #[command(flatten)]

@@ -13,20 +13,16 @@ const FREE_INODES_MIN: u64 = 200;
 
 /// Checks the state directory's file system. Bytes are checked only without a daemon, which otherwise reports them itself.
 pub(super) fn check(found: &mut Findings, config: &Config, unreachable: bool) {
-    const CHECK: &str = "disk";
+    let mut found = found.of("disk");
     // A missing directory will be created on its parent's file system.
     let Some(dir) = config.state_dir.ancestors().find(|dir| dir.exists()) else { return };
     let space = match rustix::fs::statvfs(dir) {
         Ok(space) => space,
         Err(error) => {
-            return found.add(
-                CHECK,
-                CheckResult::Warning,
-                format!("cannot query the file system of {}: {error}", dir.display()),
-            );
+            return found.warn(format!("cannot query the file system of {}: {error}", dir.display()));
         }
     };
-    inodes(found, dir, space.f_favail, space.f_files);
+    inodes(found.found, dir, space.f_favail, space.f_files);
     if unreachable {
         let bytes = |blocks: u64| blocks.saturating_mul(space.f_frsize);
         let (free, total) = (bytes(space.f_bavail), bytes(space.f_blocks));
@@ -34,26 +30,26 @@ pub(super) fn check(found: &mut Findings, config: &Config, unreachable: bool) {
             |asked: Space, (part, most): (u64, u64)| asked.bytes().unwrap_or((total / part.max(1)).min(most));
         let low = bound(config.store.free_bytes_low, FREE_BYTES_LOW);
         let min = bound(config.store.free_bytes_min, FREE_BYTES_MIN);
-        free_bytes(found, dir, free, low, min);
+        free_bytes(found.found, dir, free, low, min);
     }
 }
 
 fn free_bytes(found: &mut Findings, dir: &Path, free: u64, low: u64, min: u64) {
-    const CHECK: &str = "disk";
+    let mut found = found.of("disk");
     let message = format!("{} bytes free on the file system of {}", free, dir.display());
     let (verdict, why) = match free {
         _ if free < min => (CheckResult::Problem, format!("below {min} the daemon rejects all entries")),
         _ if free < low => {
             (CheckResult::Warning, format!("below {low} the oldest segments are dropped early"))
         }
-        _ => return found.add(CHECK, CheckResult::Ok, message),
+        _ => return found.ok(message),
     };
     let write = "free space, or reduce `keep` in store.classes";
-    found.advise(CHECK, verdict, message, why, write);
+    found.advise(verdict, message, why, write);
 }
 
 fn inodes(found: &mut Findings, dir: &Path, free: u64, total: u64) {
-    const CHECK: &str = "inodes";
+    let mut found = found.of("inodes");
     // File systems that allocate inodes dynamically report 0.
     if total == 0 {
         return;
@@ -62,10 +58,9 @@ fn inodes(found: &mut Findings, dir: &Path, free: u64, total: u64) {
     let verdict = match free {
         _ if free < FREE_INODES_MIN => CheckResult::Problem,
         _ if free < FREE_INODES_LOW => CheckResult::Warning,
-        _ => return found.add(CHECK, CheckResult::Ok, message),
+        _ => return found.ok(message),
     };
     found.advise(
-        CHECK,
         verdict,
         message,
         "without free inodes no file can be created despite free space: no segment, no spool, none of Salt's files",

@@ -2,46 +2,45 @@
 
 use serde_json::{Value as Json, json};
 
-use super::super::ask;
-use super::{CheckResult, Findings, number, text};
+use super::Findings;
 use crate::api::client::Client;
+use crate::api::status::{MasterKeys, Status};
+use crate::cli::{Fields as _, ask};
 use crate::config::Config;
 use crate::model::{Builtin, MANAGE_TAG, REDACTED};
 
 /// Maximum number of stored reactor requests that are checked, latest first.
 const REQUESTS: u64 = 1000;
 
-pub(super) fn check(found: &mut Findings, client: &mut Client, status: &Json) {
-    known(found, status);
+pub(super) fn check(found: &mut Findings, client: &mut Client, status: &Status) {
+    known(found, &status.master_keys);
     stored(found, client);
 }
 
-fn known(found: &mut Findings, status: &Json) {
-    const CHECK: &str = "master_keys";
-    let keys = status.get("master_keys").unwrap_or(&Json::Null);
-    let unreadable = keys.get("unreadable").and_then(Json::as_array).map(Vec::as_slice).unwrap_or_default();
-    if let Some(first) = unreadable.first().and_then(Json::as_str) {
-        let message =
-            format!("the daemon cannot read {} key files of masters, the first is {first}", unreadable.len());
-        let why = "unread keys are redacted only in requests of salt-run reactor.*, not in other events";
-        let write = "run the daemon as root or as the master's user, or fix ingest.masters";
-        return found.advise(CHECK, CheckResult::Warning, message, why, write);
+fn known(found: &mut Findings, keys: &MasterKeys) {
+    let mut found = found.of("master_keys");
+    if let Some(first) = keys.unreadable.first() {
+        let count = keys.unreadable.len();
+        return found.warn_because(
+            format!("the daemon cannot read {count} key files of masters, the first is {first}"),
+            "unread keys are redacted only in requests of salt-run reactor.*, not in other events",
+            "run the daemon as root or as the master's user, or fix ingest.masters",
+        );
     }
-    let message = match number(keys, "known") {
+    found.ok(match keys.known {
         0 => "no master's key is known (ingest.masters); requests of salt-run reactor.* are redacted nevertheless".to_owned(),
         known => format!("{known} keys of masters are redacted in all events"),
-    };
-    found.add(CHECK, CheckResult::Ok, message);
+    });
 }
 
 fn stored(found: &mut Findings, client: &mut Client) {
-    const CHECK: &str = "stored_keys";
+    let mut found = found.of("stored_keys");
     let tag = format!("*{MANAGE_TAG}*");
     let page = match ask::call(client, "events_list", json!({ "tag": tag, "limit": REQUESTS })) {
         Ok(page) => page,
-        Err(error) => return found.add(CHECK, CheckResult::Problem, error.to_string()),
+        Err(error) => return found.problem(error.to_string()),
     };
-    let events = page.get("events").and_then(Json::as_array).map(Vec::as_slice).unwrap_or_default();
+    let events = page.list("events");
     let is_clear = |event: &&Json| {
         let key = event.get("data").and_then(|data| data.get("key"));
         key.is_some_and(|key| !key.is_null() && !key.is_boolean() && key.as_str() != Some(REDACTED))
@@ -49,28 +48,28 @@ fn stored(found: &mut Findings, client: &mut Client) {
     let clear: Vec<_> = events.iter().filter(is_clear).collect();
     let Some(latest) = clear.first() else {
         let message = format!("no keys in the latest {} requests of salt-run reactor.*", events.len());
-        return found.add(CHECK, CheckResult::Ok, message);
+        return found.ok(message);
     };
     let message = format!(
         "{} stored events contain a master's key in plain text, the latest has tag {}",
         clear.len(),
-        text(latest, "tag")
+        latest.text("tag")
     );
     let why = "with this key, a reader of the archive, a backup or an export can become root on all minions through port 4506";
     let write = "`systemctl stop saltcellar && saltcellar store redact-keys && systemctl start saltcellar`; then update each backup \
                  (`saltcellar store backup --delete DIR`) and delete exports; then rotate the master's keys: stop salt-master, \
                  delete .*_key in its cachedir (/var/cache/salt/master), start it";
-    found.advise(CHECK, CheckResult::Problem, message, why, write);
+    found.problem_because(message, why, write);
 }
 
 /// Lists the built-in redactions that are off.
 pub(super) fn redaction(found: &mut Findings, config: &Config) {
-    const CHECK: &str = "ingest.redact";
+    let mut found = found.of("ingest.redact");
     let is_on = |builtin: &Builtin| config.ingest.redact.iter().any(|rule| rule.builtin == Some(*builtin));
     let off: Vec<_> =
         Builtin::ALL.iter().filter(|builtin| !is_on(builtin)).map(|builtin| builtin.name()).collect();
     if off.is_empty() {
-        return found.add(CHECK, CheckResult::Ok, "all built-in redactions are on");
+        return found.ok("all built-in redactions are on");
     }
     let rules: Vec<_> = off.iter().map(|name| format!("{{builtin: {name}}}")).collect();
     let message = format!(
@@ -78,5 +77,5 @@ pub(super) fn redaction(found: &mut Findings, config: &Config) {
         off.join(", "),
         rules.join(", ")
     );
-    found.add(CHECK, CheckResult::Ok, message);
+    found.ok(message);
 }

@@ -9,26 +9,21 @@ use std::path::{Path, PathBuf};
 
 use super::access::{ENTER, READ, User, WRITE};
 use super::python::{Installed, extras_with_extension, is_in_extras, single_file};
-use super::{CheckResult, Findings, options};
+use super::{Check, CheckResult, Findings, options};
 use crate::config::salt_master::{AcceptedKeys, SaltMaster, python, same_file};
 use crate::config::{Config, SYSTEM_SOCKET};
 use crate::reactor::{Account, acting};
 use crate::wire::python::{Map, Value};
 
-/// Input of the checks.
 pub(super) struct MasterContext<'a> {
     pub(super) master: &'a SaltMaster,
-    /// The daemon's configuration.
     pub(super) config: &'a Config,
-    /// The daemon's socket.
     pub(super) socket: &'a Path,
-    /// The user of the daemon.
     pub(super) daemon: &'a User,
     /// Packages in Salt's Python, or the reason why they are unknown.
     pub(super) python: &'a Result<Installed, String>,
 }
 
-/// The master's uses of saltcellar.
 #[expect(clippy::struct_excessive_bools, reason = "they are independent")]
 pub(super) struct Uses {
     pub(super) job_cache: bool,
@@ -80,34 +75,32 @@ pub(super) fn check(found: &mut Findings, context: &MasterContext<'_>) {
 
 /// The configuration files, with Salt's own warnings about them.
 fn configuration(found: &mut Findings, context: &MasterContext<'_>) {
-    const CHECK: &str = "master_config";
+    let mut found = found.of("master_config");
     let MasterContext { master, .. } = context;
     let of_salt = context.python.iter().flat_map(|python| &python.warnings);
     for message in master.notes.iter().map(|note| &note.message).chain(of_salt) {
-        found.add(CHECK, CheckResult::Warning, format!("Salt warns: {message}"));
+        found.warn(format!("Salt warns: {message}"));
     }
     if master.files.is_empty() {
         let message = format!("{} is unreadable: Salt's defaults are assumed", master.conf_file.display());
-        found.add(CHECK, CheckResult::Warning, message);
+        found.warn(message);
     } else {
         let files: Vec<_> = master.files.iter().map(|file| file.display().to_string()).collect();
-        found.add(CHECK, CheckResult::Ok, files.join(", "));
+        found.ok(files.join(", "));
     }
 }
 
 fn use_of_saltcellar(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
-    const CHECK: &str = "master_job_cache";
+    let mut found = found.of("master_job_cache");
     let now = context.master.text("master_job_cache").unwrap_or("local_cache");
     if uses.job_cache {
-        found.add(CHECK, CheckResult::Ok, "saltcellar is the master's job cache");
+        found.ok("saltcellar is the master's job cache");
     } else if uses.event_return || uses.ext_job_cache || uses.bus {
         let message =
             format!("the master's job cache is {now}; saltcellar receives only events or minions' returns");
-        found.add(CHECK, CheckResult::Ok, message);
+        found.ok(message);
     } else {
-        found.advise(
-            CHECK,
-            CheckResult::Warning,
+        found.warn_because(
             format!("this master does not use saltcellar: its job cache is {now}"),
             "no option names saltcellar, and the daemon reads no bus of this master",
             "`saltcellar setup`",
@@ -117,8 +110,8 @@ fn use_of_saltcellar(found: &mut Findings, context: &MasterContext<'_>, uses: &U
 
 /// Whether Salt's loader finds the returner, its version, and whether it remains after an upgrade of Salt.
 fn extension(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
-    const CHECK: &str = "extension";
     const WHY: &str = "without its returner, the master cannot create job ids and publishes no jobs";
+    let mut found = found.of("extension");
     if !(uses.job_cache || uses.event_return || uses.ext_job_cache) {
         return;
     }
@@ -129,19 +122,17 @@ fn extension(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     let version = match (&file, &packaged, context.python) {
         (Some((path, version)), packaged, _) => {
             if packaged.is_some() {
-                found.advise(
-                    CHECK,
-                    CheckResult::Warning,
+                found.warn_because(
                     format!("the extension is installed twice: as {} and as a package", path.display()),
                     "Salt loads the file, so updates of the package have no effect",
                     format!("remove {}, or uninstall the package", path.display()),
                 );
             }
-            synced_file(found, master, path);
+            synced_file(&mut found, master, path);
             version.clone().or_else(|| packaged.clone())
         }
         (None, Some(version), Ok(python)) => {
-            lost_by_upgrade(found, python);
+            lost_by_upgrade(&mut found, python);
             Some(version.clone())
         }
         (None, _, Ok(python)) => {
@@ -154,12 +145,10 @@ fn extension(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
                 ),
                 None => format!("Salt's Python ({name}) does not find the extension"),
             };
-            return found.advise(CHECK, CheckResult::Problem, message, WHY, install);
+            return found.problem_because(message, WHY, install);
         }
         (None, _, Err(why)) => {
-            return found.advise(
-                CHECK,
-                CheckResult::Warning,
+            return found.warn_because(
                 format!("cannot check whether Salt finds the extension: {why}"),
                 WHY,
                 "set Salt's Python with --salt-python, or check that the extension is installed",
@@ -168,24 +157,20 @@ fn extension(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     };
     let ours = env!("CARGO_PKG_VERSION");
     match version {
-        Some(theirs) if theirs != ours => found.advise(
-            CHECK,
-            CheckResult::Warning,
+        Some(theirs) if theirs != ours => found.warn_because(
             format!("the extension has version {theirs}, this program {ours}"),
             "only equal versions are tested together; the older one allows lack calls",
             install,
         ),
-        Some(theirs) => found.add(CHECK, CheckResult::Ok, format!("version {theirs}")),
-        None => found.add(CHECK, CheckResult::Ok, "installed, version unknown"),
+        Some(theirs) => found.ok(format!("version {theirs}")),
+        None => found.ok("installed, version unknown"),
     }
 }
 
 /// A package that `salt-pip` installed for one minor version of Python.
-fn lost_by_upgrade(found: &mut Findings, python: &Installed) {
+fn lost_by_upgrade(found: &mut Check<'_>, python: &Installed) {
     let Some(module) = python.module.as_deref().filter(|module| is_in_extras(module)) else { return };
-    found.advise(
-        "extension",
-        CheckResult::Warning,
+    found.warn_because(
         format!("the extension is installed for Python {} only: {}", python.version.as_deref().unwrap_or("?"), module.display()),
         "an upgrade of Salt to a release with another Python removes it, and the master then publishes no jobs",
         "`saltcellar setup`, which makes Salt load it from a directory of its own; or run `salt-pip install` again right after each upgrade",
@@ -193,17 +178,14 @@ fn lost_by_upgrade(found: &mut Findings, python: &Installed) {
 }
 
 /// A file in `extension_modules` that the next synchronization deletes.
-fn synced_file(found: &mut Findings, master: &SaltMaster, path: &Path) {
+fn synced_file(found: &mut Check<'_>, master: &SaltMaster, path: &Path) {
     let is_synced = master.texts("extension_modules").iter().any(|dir| path.starts_with(dir));
     let keeps = master.option("clean_dynamic_modules").is_some_and(|value| !value.truthy());
     let is_source = |dir: &PathBuf| dir.join("_returners/saltcellar.py").is_file();
     if !is_synced || keeps || master.file_roots.values().flatten().any(is_source) {
         return;
     }
-    found.advise(
-        "extension",
-        CheckResult::Warning,
-        format!("{} is not in salt://_returners", path.display()),
+    found.warn_because(format!("{} is not in salt://_returners", path.display()),
         "the next `salt-run saltutil.sync_returners` or `sync_all` deletes it, and the master then publishes no jobs",
         format!("`saltcellar setup`, then remove {}", path.display()),
     );
@@ -230,7 +212,7 @@ fn candidates(master: &SaltMaster) -> Vec<PathBuf> {
 
 /// The extension's socket, and whether the master's user has access to it.
 fn extension_socket_access(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
-    const CHECK: &str = "saltcellar.socket";
+    let mut found = found.of("saltcellar.socket");
     if !(uses.job_cache || uses.event_return) {
         return;
     }
@@ -239,9 +221,7 @@ fn extension_socket_access(found: &mut Findings, context: &MasterContext<'_>, us
     // Without this socket, the extension of a user other than root falls back to one of that user, which is unknown here.
     let extension_socket = configured.clone().unwrap_or_else(|| SYSTEM_SOCKET.to_owned());
     if (configured.is_some() || master.user == "root") && !same_file(Path::new(&extension_socket), socket) {
-        return found.advise(
-            CHECK,
-            CheckResult::Problem,
+        return found.problem_because(
             format!(
                 "the extension uses socket {extension_socket}, the daemon listens on {}",
                 socket.display()
@@ -254,9 +234,7 @@ fn extension_socket_access(found: &mut Findings, context: &MasterContext<'_>, us
     let Some(user) = User::named(&master.user) else { return };
     if !extension_trusts(context, user.uid) {
         let name = &context.daemon.name;
-        return found.advise(
-            CHECK,
-            CheckResult::Problem,
+        return found.problem_because(
             format!(
                 "the extension does not trust {name}, the owner of {}, and sends nothing",
                 socket.display()
@@ -267,11 +245,9 @@ fn extension_socket_access(found: &mut Findings, context: &MasterContext<'_>, us
     }
     let dir = socket.parent().and_then(|dir| fs::metadata(dir).ok());
     if user.allows(&file, READ | WRITE) && dir.is_none_or(|dir| user.allows(&dir, ENTER)) {
-        found.add(CHECK, CheckResult::Ok, format!("{}, accessible to the master's user", socket.display()));
+        found.ok(format!("{}, accessible to the master's user", socket.display()));
     } else {
-        found.advise(
-            CHECK,
-            CheckResult::Problem,
+        found.problem_because(
             format!("the master's user {} has no access to {}", user.name, socket.display()),
             "the master's entries go to the spool, and are lost once it is full",
             format!("`usermod -aG saltcellar {}`, or run the daemon as that user", user.name),
@@ -303,16 +279,13 @@ fn extension_trusts(context: &MasterContext<'_>, master_uid: u32) -> bool {
         })
 }
 
-/// The directory of the master's sockets, and its bus.
 fn sock_dir(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
-    const CHECK: &str = "sock_dir";
+    let mut found = found.of("sock_dir");
     let MasterContext { master, daemon, .. } = context;
     let name = master.sock_dir.display();
     let Ok(dir) = fs::metadata(&master.sock_dir) else { return };
     if dir.mode() & 0o002 != 0 && dir.mode() & 0o1000 == 0 {
-        found.advise(
-            CHECK,
-            CheckResult::Problem,
+        found.problem_because(
             format!("{name} is world-writable (mode {:04o})", dir.mode() & 0o7777),
             "any user can replace the bus's socket, which Salt and saltcellar trust",
             format!("`chmod o-w {name}`"),
@@ -325,15 +298,9 @@ fn sock_dir(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     let Ok(socket) = fs::symlink_metadata(&bus) else { return };
     let mode = socket.mode() & 0o777;
     if daemon.allows(&socket, READ | WRITE) && daemon.allows(&dir, ENTER) {
-        found.add(
-            CHECK,
-            CheckResult::Ok,
-            format!("{}, mode {mode:04o}, accessible to {}", bus.display(), daemon.name),
-        );
+        found.ok(format!("{}, mode {mode:04o}, accessible to {}", bus.display(), daemon.name));
     } else {
-        found.advise(
-            CHECK,
-            CheckResult::Problem,
+        found.problem_because(
             format!("the daemon's user {} has no access to {} (mode {mode:04o})", daemon.name, bus.display()),
             "no event is archived; up to Salt 3006 only the master's user has access to the socket",
             format!("run the daemon as {} (`systemctl edit saltcellar`: User={})", master.user, master.user),
@@ -343,15 +310,13 @@ fn sock_dir(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
 
 /// The master's private key, and the minions' public keys.
 fn keys(found: &mut Findings, context: &MasterContext<'_>) {
-    const CHECK: &str = "pki_dir";
+    let mut found = found.of("pki_dir");
     let MasterContext { master, config, daemon, .. } = context;
     let private = master.pki_dir.join("master.pem");
     if let Ok(key) = fs::metadata(&private)
         && key.mode() & 0o077 != 0
     {
-        found.advise(
-            CHECK,
-            CheckResult::Problem,
+        found.problem_because(
             format!("{} is readable by other users (mode {:04o})", private.display(), key.mode() & 0o777),
             "the private key lets its owner impersonate the master to all minions",
             format!("`chmod 0400 {}`", private.display()),
@@ -363,9 +328,7 @@ fn keys(found: &mut Findings, context: &MasterContext<'_>) {
     let dir = match master.accepted_keys() {
         AcceptedKeys::Files(dir) => dir,
         AcceptedKeys::Driver(driver) => {
-            return found.advise(
-                CHECK,
-                CheckResult::Problem,
+            return found.problem_because(
                 format!("keys.cache_driver is {driver} ({})", option_origin(master, "keys.cache_driver")),
                 "the master then keeps no files of accepted keys, which the HTTPS source needs to verify minions: it rejects all",
                 "keys.cache_driver: localfs_key (Salt's default), or remove https.listen and http.minions from the daemon's configuration",
@@ -373,9 +336,7 @@ fn keys(found: &mut Findings, context: &MasterContext<'_>) {
         }
     };
     if !same_file(&config.https.pki_dir, &dir) {
-        found.advise(
-            CHECK,
-            CheckResult::Problem,
+        found.problem_because(
             format!(
                 "the HTTPS source uses the keys in {}, but this master's are in {}",
                 config.https.pki_dir.display(),
@@ -390,11 +351,9 @@ fn keys(found: &mut Findings, context: &MasterContext<'_>) {
         .iter()
         .all(|dir| fs::metadata(dir).is_ok_and(|dir| daemon.allows(&dir, READ | ENTER)));
     if readable {
-        found.add(CHECK, CheckResult::Ok, format!("{} can read {}", daemon.name, accepted.display()));
+        found.ok(format!("{} can read {}", daemon.name, accepted.display()));
     } else {
-        found.advise(
-            CHECK,
-            CheckResult::Problem,
+        found.problem_because(
             format!("the daemon's user {} cannot read {}", daemon.name, accepted.display()),
             "the HTTPS source needs these keys to verify minions, and rejects all without them",
             format!("run the daemon as {}, the owner of the keys", master.user),
@@ -405,6 +364,7 @@ fn keys(found: &mut Findings, context: &MasterContext<'_>) {
 /// Engines that no longer start because another file sets the option, too.
 fn engines(found: &mut Findings, context: &MasterContext<'_>) {
     const CHECK: &str = "engines";
+    let mut found = found.of(CHECK);
     let master = context.master;
     let in_effect = master.option(CHECK).map(engine_names).unwrap_or_default();
     let files = master.option_by_file(CHECK);
@@ -430,21 +390,13 @@ fn engines(found: &mut Findings, context: &MasterContext<'_>) {
             )
         };
         let all: Vec<_> = in_effect.iter().chain(&lost).cloned().collect();
-        found.advise(
-            CHECK,
-            verdict,
-            message,
-            why,
-            format!("engines: [{}] in {}", all.join(", "), last.display()),
-        );
+        found.advise(verdict, message, why, format!("engines: [{}] in {}", all.join(", "), last.display()));
     }
     if master.option(CHECK).is_some_and(|value| value.as_map().is_some())
         && in_effect.iter().any(|name| is_our_engine(name))
         && master.runs_reactor()
     {
-        found.advise(
-            CHECK,
-            CheckResult::Problem,
+        found.problem_because(
             format!("engines is a mapping ({})", option_origin(master, CHECK)),
             "beside a mapping, the master adds its own reactor although saltcellar_reactor is configured",
             format!("engines: [{}], a list", in_effect.join(", ")),
@@ -452,7 +404,6 @@ fn engines(found: &mut Findings, context: &MasterContext<'_>) {
     }
 }
 
-/// The names in a value of `engines`.
 fn engine_names(engines: &Value) -> Vec<String> {
     let names =
         |map: &Map| map.keys().filter_map(|name| name.0.as_str()).map(str::to_owned).collect::<Vec<_>>();
@@ -470,7 +421,6 @@ fn engine_names(engines: &Value) -> Vec<String> {
     }
 }
 
-/// Whether this engine stands for saltcellar's reactor.
 fn is_our_engine(name: &str) -> bool {
     name.starts_with("saltcellar") && name.contains("reactor")
 }
@@ -478,12 +428,10 @@ fn is_our_engine(name: &str) -> bool {
 /// Two active reactors would execute every reaction twice.
 fn reactor(found: &mut Findings, context: &MasterContext<'_>) {
     const CHECK: &str = "reactor";
+    let mut found = found.of(CHECK);
     let MasterContext { master, config, .. } = context;
     if master.runs_reactor() && reacts(config, &master.conf_file) {
-        found.advise(
-            CHECK,
-            CheckResult::Problem,
-            format!(
+        found.problem_because(format!(
                 "Salt's own reactor and saltcellar's are both enabled ({})",
                 option_origin(master, CHECK)
             ),
@@ -497,6 +445,7 @@ fn reactor(found: &mut Findings, context: &MasterContext<'_>) {
 /// Salt's Python must exist, and run as the master's user.
 fn helper(found: &mut Findings, context: &MasterContext<'_>) {
     const CHECK: &str = "reactor.python";
+    let mut found = found.of(CHECK);
     let MasterContext { master, config, daemon, .. } = context;
     let reactor = &config.reactor;
     let is_its_reactor = reactor.master.as_deref().is_some_and(|path| same_file(path, &master.conf_file));
@@ -505,10 +454,7 @@ fn helper(found: &mut Findings, context: &MasterContext<'_>) {
     }
     let python = python::find(reactor.python.as_deref());
     if !python.as_deref().is_some_and(Path::is_file) {
-        return found.advise(
-            CHECK,
-            CheckResult::Warning,
-            match python {
+        return found.warn_because(match python {
                 Some(python) => format!("there is no Python at {} ({CHECK})", python.display()),
                 None => format!("{CHECK} is not set, and no salt-master is installed whose Python could be used"),
             },
@@ -519,11 +465,9 @@ fn helper(found: &mut Findings, context: &MasterContext<'_>) {
     let Some(user) = master.configured_user() else { return };
     match Account::switch(user, daemon.uid) {
         Ok(_) => {
-            found.add(CHECK, CheckResult::Ok, format!("Salt's Python runs as {user}, the master's user"));
+            found.ok(format!("Salt's Python runs as {user}, the master's user"));
         }
-        Err(why) => found.advise(
-            CHECK,
-            CheckResult::Problem,
+        Err(why) => found.problem_because(
             why,
             "reactor files that only Salt's Python can render (`#!py`, `salt[...]`) fail",
             format!("run the daemon as root or as {user}, and check that {user} exists"),
@@ -534,6 +478,7 @@ fn helper(found: &mut Findings, context: &MasterContext<'_>) {
 /// Salt's reactor is disabled in favour of ours, which does not run.
 fn no_active_reactor(found: &mut Findings, context: &MasterContext<'_>) {
     const CHECK: &str = "reactor";
+    let mut found = found.of(CHECK);
     let MasterContext { master, config, .. } = context;
     let salts = acting::of_master(master);
     let is_ours = config.reactor.master.as_deref().is_some_and(|path| same_file(path, &master.conf_file));
@@ -541,10 +486,7 @@ fn no_active_reactor(found: &mut Findings, context: &MasterContext<'_>) {
         return;
     }
     let count = salts.rules.len();
-    found.advise(
-        CHECK,
-        CheckResult::Problem,
-        format!(
+    found.problem_because(format!(
             "no reactor acts on the {count} rules of `reactor` ({}): Salt's own reactor is disabled ({}), and the daemon has none for this master",
             option_origin(master, CHECK),
             option_origin(master, "engines")

@@ -22,14 +22,13 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use serde_json::{Value as Json, json};
+use serde_json::json;
 
-use super::format::output::{Format, Output, plain};
-use super::format::table::{Column, Table};
-use super::{Exit, Finding, Global, ask};
+use crate::api::call::store::{Space, StoreState};
 use crate::api::client::{Client, ClientError};
-use crate::api::status::{LOSS_COUNTERS, Level, LossCounter, SPOOL_WAITS_MAX};
+use crate::api::status::{BusRow, ClockStep, LOSS_COUNTERS, Level, LossCounter, SPOOL_WAITS_MAX, Status};
 use crate::base::clock::Clock;
+use crate::cli::{Column, Exit, Finding, Format, Global, Output, Table, ask, plain};
 use crate::config::salt_master::{SaltMaster, python as salt_python};
 use crate::config::{Config, Environment, SocketChoice};
 use crate::ingest::spool::Spool;
@@ -47,7 +46,6 @@ Examples:
 /// Configuration directory of Salt's packages.
 pub(super) const SALT_CONFIG: &str = "/etc/salt";
 
-/// Flags of `doctor`.
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// Also check this spool of the extension (its `spool_dir`); may be repeated
@@ -101,25 +99,55 @@ struct Advice {
 struct Findings(Vec<CheckFinding>);
 
 impl Findings {
-    fn add(&mut self, check: &'static str, verdict: CheckResult, message: impl Into<String>) {
-        self.0.push(CheckFinding { check, verdict, message: message.into(), advice: None });
+    fn of(&mut self, check: &'static str) -> Check<'_> {
+        Check { check, found: self }
     }
 
-    /// Adds a finding with its reason and its fix: text for a configuration file, or a command in backquotes.
+    fn problems(&self) -> usize {
+        self.0.iter().filter(|finding| finding.verdict == CheckResult::Problem).count()
+    }
+}
+
+/// The findings of one check. The fix of a finding is text for a configuration file, or a command in backquotes.
+struct Check<'a> {
+    check: &'static str,
+    found: &'a mut Findings,
+}
+
+impl Check<'_> {
+    fn ok(&mut self, message: impl Into<String>) {
+        self.add(CheckResult::Ok, message);
+    }
+
+    fn warn(&mut self, message: impl Into<String>) {
+        self.add(CheckResult::Warning, message);
+    }
+
+    fn problem(&mut self, message: impl Into<String>) {
+        self.add(CheckResult::Problem, message);
+    }
+
+    fn add(&mut self, verdict: CheckResult, message: impl Into<String>) {
+        self.found.0.push(CheckFinding { check: self.check, verdict, message: message.into(), advice: None });
+    }
+
+    fn warn_because(&mut self, message: impl Into<String>, why: impl Into<String>, write: impl Into<String>) {
+        self.advise(CheckResult::Warning, message, why, write);
+    }
+
+    fn problem_because(&mut self, what: impl Into<String>, why: impl Into<String>, fix: impl Into<String>) {
+        self.advise(CheckResult::Problem, what, why, fix);
+    }
+
     fn advise(
         &mut self,
-        check: &'static str,
         verdict: CheckResult,
         message: impl Into<String>,
         why: impl Into<String>,
         write: impl Into<String>,
     ) {
         let advice = Some(Advice { why: why.into(), write: write.into() });
-        self.0.push(CheckFinding { check, verdict, message: message.into(), advice });
-    }
-
-    fn problems(&self) -> usize {
-        self.0.iter().filter(|finding| finding.verdict == CheckResult::Problem).count()
+        self.found.0.push(CheckFinding { check: self.check, verdict, message: message.into(), advice });
     }
 }
 
@@ -142,7 +170,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     if let Some((mut client, status)) = status {
         reactor::check(&mut found, &mut client, &config);
         sinks::check(&mut found, &mut client);
-        check_store(&mut found, &mut client, &status);
+        check_store(&mut found, &mut client);
         check_buses(&mut found, &status);
         check_counters(&mut found, &status);
         keys::check(&mut found, &mut client, &status);
@@ -171,7 +199,7 @@ pub(super) fn installed_extension(salt_python: &Path, master: &SaltMaster) -> Op
 
 /// Whether a master is configured here. A missing configuration is a problem only if its directory was passed.
 fn master_exists(found: &mut Findings, salt_master: &SaltMaster, args: &Args) -> bool {
-    const CHECK: &str = "master_config";
+    let mut found = found.of("master_config");
     // A master may have only `master.d`.
     if salt_master.conf_file.exists() || !salt_master.files.is_empty() {
         return true;
@@ -181,9 +209,9 @@ fn master_exists(found: &mut Findings, salt_master: &SaltMaster, args: &Args) ->
         let message = format!(
             "no Salt master is configured here: {name} does not exist (--salt-config sets another directory)"
         );
-        found.add(CHECK, CheckResult::Ok, message);
+        found.ok(message);
     } else {
-        found.add(CHECK, CheckResult::Problem, format!("{name} does not exist"));
+        found.problem(format!("{name} does not exist"));
     }
     false
 }
@@ -193,9 +221,7 @@ fn check_master(found: &mut Findings, salt_master: &SaltMaster, config: &Config,
     if let Some(running) =
         running.as_deref().filter(|running| args.salt_python.is_none() && !running.exists())
     {
-        found.advise(
-            "salt",
-            CheckResult::Warning,
+        found.of("salt").warn_because(
             format!("the master runs in {}, which no longer exists", running.display()),
             "Salt was upgraded, and the old master still runs; its processes fail to load modules",
             "`systemctl restart salt-master`",
@@ -216,7 +242,7 @@ fn check_master(found: &mut Findings, salt_master: &SaltMaster, config: &Config,
     {
         let version =
             installed.version.as_deref().map_or_else(String::new, |version| format!(" (Python {version})"));
-        found.add("salt", CheckResult::Ok, format!("{salt}, in {}{version}", installed.python.display()));
+        found.of("salt").ok(format!("{salt}, in {}{version}", installed.python.display()));
     }
     let daemon = access::User::numbered(daemon_uid(socket));
     let context =
@@ -271,20 +297,15 @@ fn below(finding: &CheckFinding) -> String {
     })
 }
 
-/// The socket's file and its directory.
 fn check_socket(found: &mut Findings, socket: &Path, config: &Config) {
-    const CHECK: &str = "socket";
+    let mut found = found.of("socket");
     let at = socket.display();
     let file = match std::fs::symlink_metadata(socket) {
         Ok(file) if file.file_type().is_socket() => file,
         Ok(_) => {
-            return found.add(
-                CHECK,
-                CheckResult::Problem,
-                format!("{at} is not a socket; remove it or configure another path"),
-            );
+            return found.problem(format!("{at} is not a socket; remove it or configure another path"));
         }
-        Err(error) => return found.add(CHECK, CheckResult::Problem, format!("{at}: {error}")),
+        Err(error) => return found.problem(format!("{at}: {error}")),
     };
     let mode = file.mode() & 0o777;
     let gid = config.socket_group.as_deref().and_then(unix_listener::group_id);
@@ -295,97 +316,87 @@ fn check_socket(found: &mut Findings, socket: &Path, config: &Config) {
     let concerns = match looked {
         Ok(concerns) => concerns,
         Err(error) => {
-            return found.add(
-                CHECK,
-                CheckResult::Problem,
-                format!("cannot inspect the directory of {at}: {error}"),
-            );
+            return found.problem(format!("cannot inspect the directory of {at}: {error}"));
         }
     };
     let wanted = config.socket_mode.0;
     if mode != wanted {
         let message = format!("{at} has mode {mode:04o}, but {wanted:04o} is configured: restart the daemon");
-        found.add(CHECK, CheckResult::Warning, message);
+        found.warn(message);
     }
     for concern in &concerns {
         let verdict = if concern.fatal { CheckResult::Problem } else { CheckResult::Warning };
-        found.add(CHECK, verdict, concern.to_string());
+        found.add(verdict, concern.to_string());
     }
     if concerns.is_empty() {
         let (uid, gid) = (file.uid(), file.gid());
-        found.add(CHECK, CheckResult::Ok, format!("{at}, mode {mode:04o}, owner {uid}, group {gid}"));
+        found.ok(format!("{at}, mode {mode:04o}, owner {uid}, group {gid}"));
     }
 }
 
 /// Checks that the daemon is reachable and has the version of this program.
-fn check_daemon(found: &mut Findings, socket: &Path) -> Option<(Client, Json)> {
-    const CHECK: &str = "daemon";
+fn check_daemon(found: &mut Findings, socket: &Path) -> Option<(Client, Status)> {
+    let mut found = found.of("daemon");
     let answer = Client::connect(socket).and_then(|mut client| {
-        let status = ask::call(&mut client, "status", ())?;
+        let (status, _) = ask::call_as(&mut client, "status", ())?;
         Ok((client, status))
     });
-    match answer {
-        Ok((client, status)) => {
-            let (theirs, ours) = (text(&status, "version"), env!("CARGO_PKG_VERSION"));
-            let (pid, up) = (number(&status, "pid"), number(&status, "uptime_s"));
-            if theirs == ours {
-                found.add(CHECK, CheckResult::Ok, format!("version {theirs}, pid {pid}, up for {up} s"));
-            } else {
-                let message = format!(
-                    "the daemon has version {theirs}, this program {ours}: restart the daemon, or update the older one"
-                );
-                found.add(CHECK, CheckResult::Warning, message);
-            }
-            Some((client, status))
-        }
+    let (client, status): (_, Status) = match answer {
+        Ok(answer) => answer,
         Err(ClientError::Refused { code, message }) if code == "version" => {
-            found.add(CHECK, CheckResult::Problem, format!("{message}: update the older one"));
-            None
+            found.problem(format!("{message}: update the older one"));
+            return None;
         }
         Err(error) => {
-            found.add(CHECK, CheckResult::Problem, error.to_string());
-            None
+            found.problem(error.to_string());
+            return None;
         }
+    };
+    let (theirs, ours) = (&status.version, env!("CARGO_PKG_VERSION"));
+    if theirs == ours {
+        let Status { pid, uptime_s, .. } = &status;
+        found.ok(format!("version {theirs}, pid {pid}, up for {uptime_s} s"));
+    } else {
+        found.warn(format!(
+            "the daemon has version {theirs}, this program {ours}: restart the daemon, or update the older one"
+        ));
     }
+    Some((client, status))
 }
 
-/// Free space, by the daemon's own limits.
-fn check_store(found: &mut Findings, client: &mut Client, status: &Json) {
-    const CHECK: &str = "store";
-    let stats = match ask::call(client, "store_stats", ()) {
-        Ok(stats) => stats,
-        Err(error) => return found.add(CHECK, CheckResult::Problem, error.to_string()),
+fn check_store(found: &mut Findings, client: &mut Client) {
+    let mut found = found.of("store");
+    let (stats, _): (StoreState, _) = match ask::call_as(client, "store_stats", ()) {
+        Ok(answer) => answer,
+        Err(error) => return found.problem(error.to_string()),
     };
-    let space = stats.get("space").unwrap_or(&Json::Null);
-    let (verdict, what) = match text(space, "state") {
+    let Space { state, free_bytes, low_bytes, min_bytes, .. } = &stats.space;
+    let (verdict, what) = match state.as_str() {
         "ample" => (CheckResult::Ok, "enough free space"),
         "low" => (CheckResult::Warning, "little free space: old segments are dropped early"),
         _ => (CheckResult::Problem, "no free space: entries are rejected, the extension spools"),
     };
-    let dir = text(status, "state_dir");
-    let (free, low, min) =
-        (number(space, "free_bytes"), number(space, "low_bytes"), number(space, "min_bytes"));
-    let message = format!("{dir}: {what} ({free} bytes free, low below {low}, full below {min})");
-    found.add(CHECK, verdict, message);
-    check_clock(found, &stats);
+    let numbers = format!("{free_bytes} bytes free, low below {low_bytes}, full below {min_bytes}");
+    found.add(verdict, format!("{}: {what} ({numbers})", stats.state_dir));
+    check_clock(found.found, stats.clock_step.as_ref());
 }
 
 /// Steps of the system clock, which delay deletion by age.
-fn check_clock(found: &mut Findings, stats: &Json) {
-    const CHECK: &str = "clock";
-    let Some(step) = stats.get("clock_step").filter(|step| !step.is_null()) else {
-        return found.add(CHECK, CheckResult::Ok, "deletion by age uses the system clock");
+fn check_clock(found: &mut Findings, step: Option<&ClockStep>) {
+    let mut found = found.of("clock");
+    let Some(&ClockStep { ahead_s, wait_s }) = step else {
+        return found.ok("deletion by age uses the system clock");
     };
-    let ahead_s = step.get("ahead_s").and_then(Json::as_i64).unwrap_or(0);
-    let (by, wait) = (duration(ahead_s.unsigned_abs()), duration(number(step, "wait_s")));
+    let (by, wait) = (duration(ahead_s.unsigned_abs()), duration(wait_s));
     let direction = if ahead_s < 0 { "behind" } else { "ahead of" };
-    let message = format!(
-        "the system clock is {by} {direction} the expected time: it was set, or the daemon was stopped for long; \
-         deletion by age uses the earlier of both times for another {wait}"
+    found.warn_because(
+        format!(
+            "the system clock is {by} {direction} the expected time: it was set, or the daemon was stopped for long; \
+             deletion by age uses the earlier of both times for another {wait}"
+        ),
+        "if the clock is wrong, entries would be deleted that are not old",
+        "if the clock is right: `saltcellar store prune`; if not, set the clock",
     );
-    let why = "if the clock is wrong, entries would be deleted that are not old";
-    let write = "if the clock is right: `saltcellar store prune`; if not, set the clock";
-    found.advise(CHECK, CheckResult::Warning, message, why, write);
 }
 
 /// Formats a duration in its two largest units.
@@ -398,32 +409,30 @@ fn duration(seconds: u64) -> String {
     }
 }
 
-fn check_buses(found: &mut Findings, status: &Json) {
-    for bus in status.get("bus").and_then(Json::as_array).into_iter().flatten() {
-        let path = text(bus, "path");
-        if bus.get("connected").and_then(Json::as_bool) == Some(true) {
-            found.add("bus", CheckResult::Ok, format!("{path}, {} events", number(bus, "events")));
+fn check_buses(found: &mut Findings, status: &Status) {
+    let mut found = found.of("bus");
+    for BusRow { path, connected, events, .. } in &status.bus {
+        if *connected {
+            found.ok(format!("{path}, {events} events"));
         } else {
-            let message = format!(
+            found.warn(format!(
                 "{path} is not connected: is the master running, and does the daemon's user have access?"
-            );
-            found.add("bus", CheckResult::Warning, message);
+            ));
         }
     }
 }
 
-fn check_counters(found: &mut Findings, status: &Json) {
-    let counters = status.get("counters").unwrap_or(&Json::Null);
+fn check_counters(found: &mut Findings, status: &Status) {
     let before = found.0.len();
     for LossCounter { name, level, meaning } in LOSS_COUNTERS {
-        let n = number(counters, name);
+        let n = status.counters.get(*name).copied().unwrap_or(0);
         if n > 0 {
             let result = if *level == Level::Problem { CheckResult::Problem } else { CheckResult::Warning };
-            found.add("counters", result, format!("{name} is {n}: {meaning}"));
+            found.of("counters").add(result, format!("{name} is {n}: {meaning}"));
         }
     }
     if found.0.len() == before {
-        found.add("counters", CheckResult::Ok, "no damage and no loss since the daemon started");
+        found.of("counters").ok("no damage and no loss since the daemon started");
     }
 }
 
@@ -432,11 +441,11 @@ fn check_spools(found: &mut Findings, configured: &[PathBuf], named: &[PathBuf],
         let name = dir.display();
         match Spool::inspect(dir) {
             Ok(None) if named.contains(dir) => {
-                found.add("spool", CheckResult::Ok, format!("{name}: never used"));
+                found.of("spool").ok(format!("{name}: never used"));
             }
             Ok(None) => {}
             Ok(Some(spool)) => check_spool(found, &spool, daemon_answers),
-            Err(error) => found.add("spool", CheckResult::Warning, format!("cannot read {name}: {error}")),
+            Err(error) => found.of("spool").warn(format!("cannot read {name}: {error}")),
         }
     }
 }
@@ -446,21 +455,21 @@ fn check_spool(found: &mut Findings, spool: &Spool, daemon_answers: bool) {
     let age = spool.oldest.map_or(0, |at| Clock::real().now().0.saturating_sub(at.0) / 1_000_000);
     let waiting = format!("{name}: {} bytes are waiting, the oldest for {age} s", spool.waiting_bytes);
     match spool.waiting_bytes {
-        0 => found.add("spool", CheckResult::Ok, format!("{name}: empty")),
+        0 => found.of("spool").ok(format!("{name}: empty")),
         _ if !daemon_answers => {
             let message = format!("{waiting}; they are delivered once the daemon is reachable");
-            found.add("spool", CheckResult::Warning, message);
+            found.of("spool").warn(message);
         }
         _ if age > SPOOL_WAITS_MAX => {
             let message = format!(
                 "{waiting}, although the daemon is reachable: is the master running, and does its option \
                  `saltcellar.socket` name this daemon?"
             );
-            found.add("spool", CheckResult::Problem, message);
+            found.of("spool").problem(message);
         }
         _ => {
             let message = format!("{waiting}; Salt's next calls deliver them");
-            found.add("spool", CheckResult::Warning, message);
+            found.of("spool").warn(message);
         }
     }
     if spool.dead_letter_bytes > 0 {
@@ -468,7 +477,7 @@ fn check_spool(found: &mut Findings, spool: &Spool, daemon_answers: bool) {
             "{name}/spool.dead-letter holds {} bytes of records that the daemon failed to store repeatedly: keep the file and report a bug",
             spool.dead_letter_bytes
         );
-        found.add("spool", CheckResult::Warning, message);
+        found.of("spool").warn(message);
     }
     if spool.lost_entries() > 0 {
         let mut message =
@@ -477,14 +486,6 @@ fn check_spool(found: &mut Findings, spool: &Spool, daemon_answers: bool) {
             // Writing to a String cannot fail.
             let _ = write!(message, " {} {n}", plain(reason));
         }
-        found.add("spool", CheckResult::Warning, message);
+        found.of("spool").warn(message);
     }
-}
-
-fn text<'a>(map: &'a Json, key: &str) -> &'a str {
-    map.get(key).and_then(Json::as_str).unwrap_or("?")
-}
-
-fn number(map: &Json, key: &str) -> u64 {
-    map.get(key).and_then(Json::as_u64).unwrap_or(0)
 }

@@ -12,6 +12,7 @@ const EVENT_RETURN_QUEUE: i64 = 1000;
 
 pub(super) fn ipc_write_buffer(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     const CHECK: &str = "ipc_write_buffer";
+    let mut found = found.of(CHECK);
     let MasterContext { master, .. } = context;
     // A number, or the word `dynamic`.
     let is_set = match master.option(CHECK) {
@@ -22,7 +23,6 @@ pub(super) fn ipc_write_buffer(found: &mut Findings, context: &MasterContext<'_>
     if is_set {
         let verdict = if uses.bus { CheckResult::Problem } else { CheckResult::Warning };
         found.advise(
-            CHECK,
             verdict,
             format!("{CHECK} is set ({})", option_origin(master, CHECK)),
             "on Salt 3006 a slow reader of the bus then loses events without a log message; on 3008 it is \
@@ -34,11 +34,11 @@ pub(super) fn ipc_write_buffer(found: &mut Findings, context: &MasterContext<'_>
 
 pub(super) fn ipc_mode(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     const CHECK: &str = "ipc_mode";
+    let mut found = found.of(CHECK);
     let MasterContext { master, .. } = context;
     if master.text(CHECK) == Some("tcp") {
         let verdict = if uses.bus { CheckResult::Problem } else { CheckResult::Warning };
         found.advise(
-            CHECK,
             verdict,
             format!("{CHECK} is tcp ({})", option_origin(master, CHECK)),
             "the master's bus is then a TCP port, open to every user of this machine, instead of the socket in sock_dir \
@@ -52,24 +52,20 @@ pub(super) fn ipc_mode(found: &mut Findings, context: &MasterContext<'_>, uses: 
 pub(super) fn event_return(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     let MasterContext { master, .. } = context;
     match (uses.event_return, uses.bus) {
-        (false, true) => found.add("event_return", CheckResult::Ok, "the daemon reads the bus directly"),
+        (false, true) => found.of("event_return").ok("the daemon reads the bus directly"),
         // A master that does not use saltcellar at all has its own finding.
         (false, false) if !uses.job_cache && !uses.ext_job_cache => {}
-        (false, false) => found.advise(
-            "event_return",
-            CheckResult::Warning,
+        (false, false) => found.of("event_return").warn_because(
             "events of this master are not archived: the daemon does not read its bus, and event_return does not name saltcellar",
             "only jobs and returns are stored; `saltcellar events list` has no events, and the reactor none to react to",
             format!("`bus: [{}]` in the daemon's configuration, then restart it", master.sock_dir.display()),
         ),
-        (true, true) => found.advise(
-            "event_return",
-            CheckResult::Warning,
+        (true, true) => found.of("event_return").warn_because(
             format!("event_return ({}) is redundant: the daemon reads the bus", option_origin(master, "event_return")),
             "each event is stored once but arrives twice: event_return needs a hundred times the CPU time of the bus",
             "remove saltcellar from event_return",
         ),
-        (true, false) => found.add("event_return", CheckResult::Ok, "events arrive by event_return"),
+        (true, false) => found.of("event_return").ok("events arrive by event_return"),
     }
     if !uses.event_return {
         return;
@@ -77,18 +73,14 @@ pub(super) fn event_return(found: &mut Findings, context: &MasterContext<'_>, us
     let queue = master.int("event_return_queue").unwrap_or(0);
     let seconds = master.int("event_return_queue_max_seconds").unwrap_or(0);
     if queue < 2 {
-        found.advise(
-            "event_return_queue",
-            CheckResult::Warning,
+        found.of("event_return_queue").warn_because(
             format!("event_return_queue is {queue}: one call per event, and each waits for the disk"),
             "Salt's only process for events falls behind on a busy master; then the bus buffers in memory (3006), or disconnects \
             it after 60 s (3007, 3008), and events are lost",
             format!("event_return_queue: {EVENT_RETURN_QUEUE}, event_return_queue_max_seconds: 1"),
         );
     } else if seconds == 0 {
-        found.advise(
-            "event_return_queue_max_seconds",
-            CheckResult::Warning,
+        found.of("event_return_queue_max_seconds").warn_because(
             format!("event_return_queue is {queue}, without a limit on waiting time"),
             "the queue is flushed only when it is full, and lost if the master is killed",
             "event_return_queue_max_seconds: 1",
@@ -98,13 +90,12 @@ pub(super) fn event_return(found: &mut Findings, context: &MasterContext<'_>, us
 
 pub(super) fn max_event_size(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     const CHECK: &str = "max_event_size";
+    let mut found = found.of(CHECK);
     let MasterContext { master, config, .. } = context;
     let Some(size) = master.int(CHECK) else { return };
     let entry_max = i64::try_from(config.store.entry_bytes_max).unwrap_or(i64::MAX);
     if size > entry_max {
-        found.advise(
-            CHECK,
-            CheckResult::Warning,
+        found.warn_because(
             format!(
                 "{CHECK} is {size} ({}), but the store's limit for an entry is {entry_max} bytes",
                 option_origin(master, CHECK)
@@ -113,9 +104,7 @@ pub(super) fn max_event_size(found: &mut Findings, context: &MasterContext<'_>, 
             format!("{CHECK}: {entry_max}, or a larger store.entry_bytes_max in the daemon's configuration"),
         );
     } else if size < MAX_EVENT_SIZE && (uses.bus || uses.event_return) {
-        found.advise(
-            CHECK,
-            CheckResult::Warning,
+        found.warn_because(
             format!("{CHECK} is {size} ({})", option_origin(master, CHECK)),
             "Salt replaces large values of an event with VALUE_TRIMMED before it reaches the store",
             format!("{CHECK}: {MAX_EVENT_SIZE}"),
@@ -125,11 +114,10 @@ pub(super) fn max_event_size(found: &mut Findings, context: &MasterContext<'_>, 
 
 pub(super) fn job_cache(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     const CHECK: &str = "job_cache";
+    let mut found = found.of(CHECK);
     let MasterContext { master, .. } = context;
     if uses.job_cache && !master.flag(CHECK) {
-        found.advise(
-            CHECK,
-            CheckResult::Problem,
+        found.problem_because(
             format!("{CHECK} is False ({})", option_origin(master, CHECK)),
             "Salt then stores only published jobs in the job cache, not returns",
             format!("{CHECK}: True"),
@@ -139,6 +127,7 @@ pub(super) fn job_cache(found: &mut Findings, context: &MasterContext<'_>, uses:
 
 pub(super) fn ext_job_cache(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     const CHECK: &str = "ext_job_cache";
+    let mut found = found.of(CHECK);
     let MasterContext { master, config, .. } = context;
     let named = master.text(CHECK).unwrap_or_default();
     if named.is_empty() {
@@ -146,9 +135,7 @@ pub(super) fn ext_job_cache(found: &mut Findings, context: &MasterContext<'_>, u
     }
     if !uses.ext_job_cache {
         if uses.job_cache {
-            found.advise(
-                CHECK,
-                CheckResult::Problem,
+            found.problem_because(
                 format!("{CHECK} is {named} ({})", option_origin(master, CHECK)),
                 "the master then stores no returns in master_job_cache, and reads from ext_job_cache first",
                 format!("remove {CHECK}, or {CHECK}: saltcellar"),
@@ -157,9 +144,7 @@ pub(super) fn ext_job_cache(found: &mut Findings, context: &MasterContext<'_>, u
         return;
     }
     let source = config.serves_minions();
-    found.advise(
-        CHECK,
-        CheckResult::Warning,
+    found.warn_because(
         format!(
             "{CHECK} is saltcellar ({}): minions send their returns directly, the master stores none",
             option_origin(master, CHECK)
@@ -175,11 +160,10 @@ pub(super) fn ext_job_cache(found: &mut Findings, context: &MasterContext<'_>, u
 
 pub(super) fn job_cache_store_endtime(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     const CHECK: &str = "job_cache_store_endtime";
+    let mut found = found.of(CHECK);
     let MasterContext { master, .. } = context;
     if uses.job_cache && master.flag(CHECK) {
-        found.advise(
-            CHECK,
-            CheckResult::Warning,
+        found.warn_because(
             format!("{CHECK} is on ({})", option_origin(master, CHECK)),
             "one more call per return; saltcellar records the time of each return anyway",
             format!("{CHECK}: False, unless something reads EndTime from jobs.list_jobs"),
@@ -190,6 +174,7 @@ pub(super) fn job_cache_store_endtime(found: &mut Findings, context: &MasterCont
 /// Retention of jobs by Salt's option and by the store's classes.
 pub(super) fn keep_jobs_seconds(found: &mut Findings, context: &MasterContext<'_>, uses: &Uses) {
     const CHECK: &str = "keep_jobs_seconds";
+    let mut found = found.of(CHECK);
     let MasterContext { master, config, .. } = context;
     let Some(keep) = config.store.classes.iter().find(|class| class.name == "jobs").map(|class| class.keep)
     else {
@@ -198,33 +183,27 @@ pub(super) fn keep_jobs_seconds(found: &mut Findings, context: &MasterContext<'_
     let limited = keep.bytes.is_some() || keep.entries.is_some();
     let salts = master.int(CHECK).unwrap_or(86_400);
     match keep.age {
-        Age::Salt if !uses.job_cache && !limited => found.advise(
-            CHECK,
-            CheckResult::Warning,
+        Age::Salt if !uses.job_cache && !limited => found.warn_because(
             "the store's retention of jobs follows Salt's, which is unknown",
             "only a master whose job cache is saltcellar reports keep_jobs_seconds: jobs are kept forever",
             "store.classes: [{name: jobs, keep: {age: 30d}}] in the daemon's configuration",
         ),
-        Age::Salt if salts == 0 && !limited => found.advise(
-            CHECK,
-            CheckResult::Warning,
+        Age::Salt if salts == 0 && !limited => found.warn_because(
             format!("{CHECK} is 0 ({}): jobs are kept forever", option_origin(master, CHECK)),
             "the disk fills up, and the oldest jobs are then dropped without notice",
             format!("{CHECK}: 2592000 (30 days), or a byte limit for the class jobs in store.classes"),
         ),
-        Age::Salt => found.add(CHECK, CheckResult::Ok, format!("jobs are kept for {salts} s, by {CHECK}")),
-        Age::For(age) if uses.job_cache && (salts == 0 || age.as_secs() < salts.unsigned_abs()) => found.advise(
-            CHECK,
-            CheckResult::Warning,
+        Age::Salt => found.ok(format!("jobs are kept for {salts} s, by {CHECK}")),
+        Age::For(age) if uses.job_cache && (salts == 0 || age.as_secs() < salts.unsigned_abs()) => found.warn_because(
             format!("{CHECK} is {}, but the store keeps jobs for {} s", forever(salts), age.as_secs()),
             "the store's setting takes precedence: jobs expire earlier than the master's configuration specifies",
             "age: salt for the class jobs in store.classes, to use keep_jobs_seconds for both",
         ),
         Age::For(age) => {
-            found.add(CHECK, CheckResult::Ok, format!("jobs are kept for {} s, by the class jobs in store.classes", age.as_secs()));
+            found.ok(format!("jobs are kept for {} s, by the class jobs in store.classes", age.as_secs()));
         }
-        Age::Forever if limited => found.add(CHECK, CheckResult::Ok, "jobs are kept up to the limits of their class"),
-        Age::Forever => found.add(CHECK, CheckResult::Ok, "jobs are kept forever, by the class jobs in store.classes"),
+        Age::Forever if limited => found.ok("jobs are kept up to the limits of their class"),
+        Age::Forever => found.ok("jobs are kept forever, by the class jobs in store.classes"),
     }
 }
 

@@ -47,13 +47,13 @@ impl PrivatePath<'_> {
             // The daemon creates its directory; `saltcellar check` reports a missing key.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return,
             Err(error) => {
-                return found.add(check, CheckResult::Warning, format!("cannot inspect {name}: {error}"));
+                return found.of(check).warn(format!("cannot inspect {name}: {error}"));
             }
             Ok(looked) => looked,
         };
         let before = found.0.len();
         let advise = |found: &mut Findings, message: String, write: String| {
-            found.advise(check, CheckResult::Warning, message, why, write);
+            found.of(check).warn_because(message, why, write);
         };
         let mode = file.mode() & 0o7777;
         if mode & forbidden != 0 {
@@ -76,10 +76,10 @@ impl PrivatePath<'_> {
         }
         for concern in replaced {
             let verdict = if concern.fatal { CheckResult::Problem } else { CheckResult::Warning };
-            found.add(check, verdict, concern.to_string());
+            found.of(check).add(verdict, concern.to_string());
         }
         if found.0.len() == before {
-            found.add(check, CheckResult::Ok, format!("{name}, mode {mode:04o}, owner {}", file.uid()));
+            found.of(check).ok(format!("{name}, mode {mode:04o}, owner {}", file.uid()));
         }
     }
 }

@@ -62,7 +62,6 @@ print(json.dumps({
 }))
 "#;
 
-/// Packages in Salt's Python.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Installed {
     pub(super) python: PathBuf,
@@ -139,7 +138,6 @@ pub(super) fn extras_with_extension(python: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Whether this path is in a directory of `salt-pip`.
 pub(super) fn is_in_extras(path: &Path) -> bool {
     path.components().any(|part| part.as_os_str().to_str().is_some_and(|name| name.starts_with(EXTRAS)))
 }

@@ -2,12 +2,13 @@
 
 use serde_json::{Value as Json, json};
 
-use super::super::ask;
 use super::super::reactor::failures;
-use super::{CheckResult, Findings, number, text};
+use super::{CheckResult, Findings};
+use crate::api::call::reactor::{ReactorState, RunningReactor};
 use crate::api::client::{Client, ClientError};
 use crate::base::clock::Clock;
 use crate::base::limits::LIST_ROWS_MAX;
+use crate::cli::{Fields as _, ask};
 use crate::config::Config;
 use crate::config::salt_master::Role;
 
@@ -23,78 +24,68 @@ const NAMED: usize = 5;
 
 pub(super) fn check(found: &mut Findings, client: &mut Client, config: &Config) {
     let Some((role, file, _)) = config.reactor.of_whom() else { return };
-    let reactor = match ask::call(client, "reactor_list", ()) {
-        Ok(reactor) => reactor,
-        Err(error) => return found.add(CHECK, CheckResult::Problem, error.to_string()),
+    let (state, _): (ReactorState, _) = match ask::call_as(client, "reactor_list", ()) {
+        Ok(answer) => answer,
+        Err(error) => return found.of(CHECK).problem(error.to_string()),
     };
-    let is = |key: &str| reactor.get(key).and_then(Json::as_bool).unwrap_or(false);
+    let reactor = state.running.clone().unwrap_or_default();
     let before = found.0.len();
-    if let Some(refused) = reactor.get("refused") {
-        let message = format!("its configuration is invalid and not in use: {}", text(refused, "why"));
-        found.add(CHECK, CheckResult::Problem, message);
+    if let Some(refused) = &reactor.refused {
+        found.of(CHECK).problem(format!("its configuration is invalid and not in use: {}", refused.why));
     }
-    if is("master_unreachable") {
-        found.add(
-            CHECK,
-            CheckResult::Problem,
-            "the master's request port is unreachable; reactions are waiting",
-        );
+    if reactor.master_unreachable {
+        found.of(CHECK).problem("the master's request port is unreachable; reactions are waiting");
     }
-    actors(found, &reactor);
-    if is("shadow") && is("salts_reactor") && !config.reactor.shadow {
+    actors(found, &state);
+    if reactor.shadow && state.salts_reactor && !config.reactor.shadow {
         let file = file.display();
-        let message = match role {
+        found.of(CHECK).warn(match role {
             Role::Master => format!(
                 "it runs in shadow mode, because Salt's own reactor is enabled on the master of {file}: `saltcellar setup --reactor` disables it"
             ),
             Role::Minion => format!(
                 "it runs in shadow mode, because Salt's own reactor is enabled in the minion of {file}: remove it from `engines` there to disable it"
             ),
-        };
-        found.add(CHECK, CheckResult::Warning, message);
+        });
     }
     if found.0.len() == before {
-        let rules = reactor.get("rules").and_then(Json::as_array).map_or(0, Vec::len);
-        let who = if is("shadow") { "in shadow mode, Salt's own reactor acts" } else { "active" };
-        let [behind, unstored, open] = ["behind", "unstored", "open"].map(|key| number(&reactor, key));
-        let message = format!(
+        let who = if reactor.shadow { "in shadow mode, Salt's own reactor acts" } else { "active" };
+        let RunningReactor { behind, unstored, open, .. } = reactor;
+        let rules = state.rules.len();
+        found.of(CHECK).ok(format!(
             "{who}: {rules} rules, {behind} events behind, {unstored} records not stored yet, {open} open"
-        );
-        found.add(CHECK, CheckResult::Ok, message);
+        ));
     }
     if let Err(error) = limited(found, client) {
-        found.add(LOOPS, CheckResult::Problem, format!("cannot list reactions: {error}"));
+        found.of(LOOPS).problem(format!("cannot list reactions: {error}"));
     }
-    if let Err(error) = failed(found, client, is("shadow")) {
-        found.add(REACTIONS, CheckResult::Problem, format!("cannot list reactions: {error}"));
+    if let Err(error) = failed(found, client, reactor.shadow) {
+        found.of(REACTIONS).problem(format!("cannot list reactions: {error}"));
     }
 }
 
 /// Rules with no acting reactor, or with two.
-fn actors(found: &mut Findings, reactor: &Json) {
-    let rules = reactor.get("rules").and_then(Json::as_array).map(Vec::as_slice).unwrap_or_default();
-    let of = |who: &str| rules.iter().filter(|rule| text(rule, "acts") == who).collect::<Vec<_>>();
-    for (who, message) in [("nobody", "no reactor acts on"), ("both", "saltcellar and Salt both act on")] {
-        let these = of(who);
+fn actors(found: &mut Findings, state: &ReactorState) {
+    for (who, message, why) in [
+        ("nobody", "no reactor acts on", "events that match these rules cause no reaction"),
+        ("both", "saltcellar and Salt both act on", "every reaction is executed twice"),
+    ] {
+        let these: Vec<_> = state.rules.iter().filter(|rule| rule.acts == who).collect();
         let Some(first) = these.first() else { continue };
-        let mut names: Vec<_> = these.iter().take(NAMED).map(|rule| text(rule, "rule")).collect();
+        let mut names: Vec<_> = these.iter().take(NAMED).map(|rule| rule.rule.as_str()).collect();
         if these.len() > NAMED {
             names.push("...");
         }
-        let (count, all, names, why) = (these.len(), rules.len(), names.join(", "), text(first, "why"));
-        let message = format!("{message} {count} of {all} rules ({names}): {why}");
-        let why = match who {
-            "nobody" => "events that match these rules cause no reaction",
-            _ => "every reaction is executed twice",
-        };
-        let write =
-            "run `saltcellar reactor list`, which shows the acting reactor of each rule and the reason";
-        found.advise(CHECK, CheckResult::Problem, message, why, write);
+        let (count, all, names) = (these.len(), state.rules.len(), names.join(", "));
+        found.of(CHECK).problem_because(
+            format!("{message} {count} of {all} rules ({names}): {}", first.why),
+            why,
+            "run `saltcellar reactor list`, which shows the acting reactor of each rule and the reason",
+        );
     }
     // With rules, the findings above name the reason.
-    let blocked = reactor.get("blocked").and_then(Json::as_str).filter(|_| rules.is_empty());
-    if let Some(blocked) = blocked {
-        found.add(CHECK, CheckResult::Problem, format!("inactive: {blocked}"));
+    if let Some(blocked) = state.blocked.as_ref().filter(|_| state.rules.is_empty()) {
+        found.of(CHECK).problem(format!("inactive: {blocked}"));
     }
 }
 
@@ -103,14 +94,13 @@ fn limited(found: &mut Findings, client: &mut Client) -> Result<(), ClientError>
     let since = Clock::real().now().0.saturating_sub(DAYS * 86_400_000_000);
     let call_args = json!({ "state": "left", "limit": LIST_ROWS_MAX, "since": since });
     let answer = ask::call(client, "reactor_history", call_args)?;
-    let rows = answer.get("reactions").and_then(Json::as_array).map(Vec::as_slice).unwrap_or_default();
+    let rows = answer.list("reactions");
     for (why, option) in [("depth", "reactor.depth_max"), ("budget", "budget")] {
-        let is_of = |row: &&Json| row.get("reaction").is_some_and(|record| text(record, "why") == why);
+        let is_of = |row: &&Json| row.of("reaction").text("why") == why;
         let these: Vec<&Json> = rows.iter().filter(is_of).collect();
         let Some(latest) = these.first() else { continue };
-        let rules = latest.get("reaction").and_then(|record| record.get("rules")).and_then(Json::as_array);
-        let rules: Vec<_> = rules.into_iter().flatten().filter_map(Json::as_str).collect();
-        let (count, tag, rules) = (these.len(), text(latest, "tag"), rules.join(", "));
+        let rules: Vec<_> = latest.of("reaction").list("rules").iter().filter_map(Json::as_str).collect();
+        let (count, tag, rules) = (these.len(), latest.text("tag"), rules.join(", "));
         let message = format!(
             "`{option}` stopped at least {count} reactions of the last {DAYS} days; the latest is to {tag}, by rules {rules}"
         );
@@ -118,7 +108,7 @@ fn limited(found: &mut Findings, client: &mut Client) -> Result<(), ClientError>
         let write = format!(
             "`saltcellar reactor history --state left` lists them; fix the rule, or raise `{option}` if this is intended"
         );
-        found.advise(LOOPS, CheckResult::Warning, message, why, write);
+        found.of(LOOPS).warn_because(message, why, write);
     }
     Ok(())
 }
@@ -129,15 +119,14 @@ fn failed(found: &mut Findings, client: &mut Client, shadow: bool) -> Result<(),
     let mut rows = |state: &str, replays: bool| -> Result<Vec<Json>, ClientError> {
         let call_args = json!({ "state": state, "replays": replays, "limit": LIST_ROWS_MAX, "since": since });
         let answer = ask::call(client, "reactor_history", call_args)?;
-        Ok(answer.get("reactions").and_then(Json::as_array).cloned().unwrap_or_default())
+        Ok(answer.list("reactions").to_vec())
     };
     // A replay has its own record. The latest record of an event and its rules counts.
-    let of = |row: &Json, name: &str| row.get("reaction").and_then(|record| record.get(name)).cloned();
-    let about = |row: &Json| (of(row, "event"), of(row, "rules"));
-    let done: Vec<_> = rows("done", true)?.iter().map(|row| (about(row), number(row, "seq"))).collect();
+    let about = |row: &Json| ["event", "rules"].map(|name| row.of("reaction").of(name).clone());
+    let done: Vec<_> = rows("done", true)?.iter().map(|row| (about(row), row.number("seq"))).collect();
     let mut waiting: Vec<Json> = Vec::new();
     for row in rows("failed,partial,dead", false)? {
-        let (about_row, seq) = (about(&row), number(&row, "seq"));
+        let (about_row, seq) = (about(&row), row.number("seq"));
         let is_done = done.iter().any(|(about, later)| *about == about_row && *later > seq);
         if !is_done && !waiting.iter().any(|later| about(later) == about_row) {
             waiting.push(row);
@@ -145,20 +134,19 @@ fn failed(found: &mut Findings, client: &mut Client, shadow: bool) -> Result<(),
     }
     let Some(latest) = waiting.first() else {
         let message = format!("no failures in the last {DAYS} days, or all were replayed");
-        found.add(REACTIONS, CheckResult::Ok, message);
+        found.of(REACTIONS).ok(message);
         return Ok(());
     };
-    let record = latest.get("reaction").unwrap_or(&Json::Null);
+    let record = latest.of("reaction");
     let mut causes: Vec<String> = failures(record).collect();
-    let calls = record.get("calls").and_then(Json::as_array).into_iter().flatten();
-    let lost = calls.filter(|call| matches!(text(call, "outcome"), "dead" | "unknown"));
+    let lost = record.list("calls").iter().filter(|call| matches!(call.text("outcome"), "dead" | "unknown"));
     causes.extend(
-        lost.map(|call| format!("{} of {}: {}", text(call, "fun"), text(call, "sls"), text(call, "why"))),
+        lost.map(|call| format!("{} of {}: {}", call.text("fun"), call.text("sls"), call.text("why"))),
     );
-    let (count, seq) = (waiting.len(), number(latest, "seq"));
+    let (count, seq) = (waiting.len(), latest.number("seq"));
     let message = format!(
         "{count} reactions of the last {DAYS} days failed; the latest is {seq}, to {}: {}",
-        text(latest, "tag"),
+        latest.text("tag"),
         causes.join("; ")
     );
     let verdict = if shadow { CheckResult::Warning } else { CheckResult::Problem };
@@ -166,6 +154,6 @@ fn failed(found: &mut Findings, client: &mut Client, shadow: bool) -> Result<(),
     let write = format!(
         "`saltcellar reactor history --state failed,partial,dead` lists them; `saltcellar reactor replay {seq}` retries the rest"
     );
-    found.advise(REACTIONS, verdict, message, why, write);
+    found.of(REACTIONS).advise(verdict, message, why, write);
     Ok(())
 }

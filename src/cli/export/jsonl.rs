@@ -11,13 +11,11 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use rmpv::Value;
 use serde_json::{Map, Value as Json, json};
 
-use super::super::format::output::OutputError;
-use super::super::format::progress::{Bar, Unit};
 use super::super::import::JSONL_VERSION;
-use super::super::{Global, ask};
 use crate::api::client::{Client, args};
 use crate::base::clock::Micros;
 use crate::base::limits::RMPV_DEPTH_MAX;
+use crate::cli::{Bar, Global, OutputError, Unit, ask};
 use crate::store::tools::Watch as _;
 use crate::wire::json::to_json;
 

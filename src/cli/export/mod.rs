@@ -4,9 +4,8 @@ mod jsonl;
 
 use std::path::PathBuf;
 
-use super::Global;
+use crate::cli::Global;
 
-/// Verbs under `export`.
 #[derive(clap::Subcommand)]
 pub(super) enum Export {
     /// Export jobs, and optionally all events, as JSON lines

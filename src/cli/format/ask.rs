@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::io;
 
 use anyhow::Context as _;
-use rmpv::Value;
-use serde::Serialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
 use super::fields::Fields as _;
@@ -15,7 +15,8 @@ use crate::api::client::{Client, ClientError};
 use crate::base::limits;
 use crate::cli::Global;
 use crate::config::{Environment, Origin, SocketChoice};
-use crate::wire::json::{plain_value, to_json};
+use crate::wire::json::to_json;
+use crate::wire::msgpack::encode;
 
 /// The daemon is unreachable.
 #[derive(Debug, thiserror::Error)]
@@ -60,21 +61,39 @@ pub(in crate::cli) fn connect(global: &Global) -> anyhow::Result<Client> {
     })
 }
 
-/// Makes one call. `args` is a map; or `()`; null values are left out. The times in the answer become ISO text.
+/// Makes one call. `args` is a map, or `()`; null values are left out. The times in the answer become ISO text.
 pub(in crate::cli) fn call(
     client: &mut Client,
     name: &str,
     args: impl Serialize,
 ) -> Result<Json, ClientError> {
-    let mut args = match serde_json::to_value(args).map(plain_value) {
-        Ok(Value::Map(args)) => args,
-        Ok(Value::Nil) => Vec::new(),
-        _ => return Err(ClientError::Protocol(format!("{name}: the arguments are not a map"))),
-    };
-    args.retain(|(_, value)| !value.is_nil());
-    let mut answer = to_json(&client.call(name, Value::Map(args))?);
+    Ok(call_as::<IgnoredAny>(client, name, args)?.1)
+}
+
+/// As [`call`], with the answer as its type, too.
+pub(in crate::cli) fn call_as<T: DeserializeOwned>(
+    client: &mut Client,
+    name: &str,
+    args: impl Serialize,
+) -> Result<(T, Json), ClientError> {
+    let invalid = |error: &dyn std::fmt::Display| ClientError::Protocol(format!("{name}: {error}"));
+    let mut args = serde_json::to_value(args).map_err(|error| invalid(&error))?;
+    if args.is_null() {
+        args = json!({});
+    }
+    if let Some(args) = args.as_object_mut() {
+        args.retain(|_, value| !value.is_null());
+    }
+    let args = encode(&args).map_err(|error| invalid(&error))?;
+    let mut answer = to_json(&client.ask(name, &args)?);
+    let typed = typed(&answer)?;
     iso_in(&mut answer);
-    Ok(answer)
+    Ok((typed, answer))
+}
+
+/// Reads an answer as its type.
+pub(in crate::cli) fn typed<'a, T: Deserialize<'a>>(answer: &'a Json) -> Result<T, ClientError> {
+    T::deserialize(answer).map_err(|error| ClientError::Protocol(error.to_string()))
 }
 
 /// Connects and makes one call, for `operation`.
@@ -87,16 +106,26 @@ pub(in crate::cli) fn answer(
     call(&mut connect(global)?, name, args).context(operation)
 }
 
-/// Connects, makes one call that changes something, for `operation`, and prints its result: `text`, or the answer.
-pub(in crate::cli) fn change(
+/// As [`answer`], with the answer as its type, too.
+pub(in crate::cli) fn answer_as<T: DeserializeOwned>(
     global: &Global,
     name: &str,
-    args: Json,
+    args: impl Serialize,
     operation: &'static str,
-    text: impl Fn(&Json) -> String,
+) -> anyhow::Result<(T, Json)> {
+    call_as(&mut connect(global)?, name, args).context(operation)
+}
+
+/// Connects, makes one call that changes something, for `operation`, and prints its result: `text`, or the answer.
+pub(in crate::cli) fn change<T: DeserializeOwned>(
+    global: &Global,
+    name: &str,
+    args: impl Serialize,
+    operation: &'static str,
+    text: impl Fn(T) -> String,
 ) -> anyhow::Result<()> {
-    let answer = answer(global, name, args, operation)?;
-    show(global.output, &answer, |out| Ok(out.line(&text(&answer))?))
+    let (typed, answer) = answer_as(global, name, args, operation)?;
+    show(global.output, &answer, |out| Ok(out.line(&text(typed))?))
 }
 
 /// A list read in pages from the newest row backwards.

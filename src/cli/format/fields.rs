@@ -4,6 +4,11 @@ use serde_json::Value as Json;
 
 use super::nested::leaf;
 
+/// A value, or nothing.
+pub(in crate::cli) fn or_empty<T: ToString>(value: Option<T>) -> String {
+    value.map(|value| value.to_string()).unwrap_or_default()
+}
+
 pub(in crate::cli) trait Fields {
     fn of(&self, name: &str) -> &Json;
     /// A value on one line, see [`leaf`].

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::base::clock::{Clock, Micros, digits};
 use crate::model::word::Word as _;
+use crate::wire::msgpack::Time;
 
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
@@ -215,6 +216,11 @@ pub(in crate::cli) fn title(name: &'static str, name_utc: &'static str) -> &'sta
 /// Formats ISO text for tables, in the zone of this process: `2026-11-21 05:47:28.123`.
 pub(in crate::cli) fn short(iso: &Json) -> String {
     shown(iso.as_str().unwrap_or_default(), zone(), "%Y-%m-%d %H:%M:%S%.3f")
+}
+
+/// As [`short`], of a typed time.
+pub(in crate::cli) fn short_at(at: Time) -> String {
+    short(&Json::from(at.0.iso()))
 }
 
 /// As [`short`], with the zone: `2026-11-21 06:47:28.123 CET`.

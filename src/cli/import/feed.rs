@@ -12,7 +12,6 @@ use anyhow::Context as _;
 use rmpv::Value;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::super::format::output::plain;
 use super::fingerprint;
 use super::item::{ImportItem, Payload};
 use super::known::{StoredJob, Window};
@@ -21,6 +20,7 @@ use crate::base::limits::{
     ENTRY_BYTES_MAX, IMPORT_BAD_NAMED, IMPORT_BYTES, IMPORT_CALLS, IMPORT_CHUNK_BYTES, IMPORT_CHUNK_ITEMS,
     IMPORT_EVENTS, IMPORT_FACTS_REMEMBERED, IMPORT_QUESTIONS, TAG_BYTES_MAX,
 };
+use crate::cli::plain;
 use crate::model::Kind;
 use crate::wire::msgpack::Writer;
 
@@ -85,7 +85,6 @@ impl Feed {
         }
     }
 
-    /// Queries the age limit of the class `jobs`.
     pub(super) fn query_retention(&mut self) -> anyhow::Result<()> {
         let stats =
             self.reads.call("store_stats", Value::Map(Vec::new())).context("query the retention of jobs")?;

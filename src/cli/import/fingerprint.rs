@@ -5,7 +5,6 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use crate::base::limits::RMPV_DEPTH_MAX;
 
-/// The fingerprint of a msgpack value.
 pub(super) fn of(bytes: &[u8]) -> u64 {
     let mut rest = bytes;
     match rmpv::decode::read_value_with_max_depth(&mut rest, RMPV_DEPTH_MAX) {
@@ -14,7 +13,6 @@ pub(super) fn of(bytes: &[u8]) -> u64 {
     }
 }
 
-/// The fingerprint of a decoded value.
 pub(super) fn of_value(value: &Value) -> u64 {
     let mut hash = Xxh3::new();
     fold(value, &mut hash);

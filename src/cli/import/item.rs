@@ -3,7 +3,6 @@
 use crate::model::Kind;
 use crate::wire::msgpack::Writer;
 
-/// One item to store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ImportItem {
     /// Its time in Salt, microseconds since 1970 UTC.

@@ -15,7 +15,6 @@ use crate::model::Kind;
 use crate::wire::msgpack;
 use crate::wire::salt_event::peek;
 
-/// The stored data of a job.
 #[derive(Debug, Default)]
 pub(super) struct StoredJob {
     loads: HashSet<u64>,
@@ -116,7 +115,6 @@ impl Window {
         Self { span: 0..0, by_time: BTreeMap::new(), left: HashMap::new() }
     }
 
-    /// Moves the range to cover these times.
     pub(super) fn cover(&mut self, client: &mut Client, first: i64, last: i64) -> Result<(), ClientError> {
         let wanted = first.saturating_sub(SLACK_US)..last.saturating_add(SLACK_US).saturating_add(1);
         if wanted.start < self.span.start || wanted.start > self.span.end || self.span.is_empty() {

@@ -248,7 +248,6 @@ fn mtime(path: &Path) -> Option<i64> {
     i64::try_from(at.duration_since(UNIX_EPOCH).ok()?.as_micros()).ok()
 }
 
-/// Reads one job.
 struct Reading<'a> {
     feed: &'a mut Feed,
     jid: &'a str,

@@ -18,14 +18,10 @@ use serde_json::{Map, json};
 
 use self::feed::{Feed, ImportStats};
 pub(super) use self::jsonl::VERSION as JSONL_VERSION;
-use super::format::output::show;
-use super::format::progress::{Bar, Unit};
-use super::format::when::When;
-use super::{Exit, Finding, Global, ask};
 use crate::base::clock::Clock;
+use crate::cli::{Bar, Exit, Finding, Global, Unit, When, ask, show};
 use crate::model::Kind;
 
-/// Verbs under `import`.
 #[derive(clap::Subcommand)]
 pub(super) enum Import {
     /// Import Salt's own job cache, the directory of `master_job_cache: local_cache`

@@ -3,14 +3,10 @@
 use anyhow::{Context as _, bail};
 use serde_json::{Value as Json, json};
 
-use super::super::format::fields::Fields as _;
-use super::super::format::output::{show, show_rows};
-use super::super::format::table::{Column, Table};
-use super::super::format::when::{When, short, title};
-use super::super::{Global, ask};
 use super::filter::FilterFlags;
+use crate::api::call::consumers::{self as api, Consumer, ConsumersPage, LostRange, Pinned};
+use crate::cli::{Column, Fields as _, Global, Table, When, ask, or_empty, short_at, show, show_rows};
 
-/// Verbs under `consumers`.
 #[derive(clap::Subcommand)]
 pub(in crate::cli) enum Consumers {
     /// List the consumers with their lag
@@ -38,14 +34,12 @@ pub(in crate::cli) enum Consumers {
     Delete(Name),
 }
 
-/// A consumer.
-#[derive(clap::Args)]
+#[derive(clap::Args, serde::Serialize)]
 pub(in crate::cli) struct Name {
     /// The consumer's name
     name: String,
 }
 
-/// Flags of `consumers create`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Create {
     /// The consumer's name
@@ -57,7 +51,6 @@ pub(in crate::cli) struct Create {
     from: Option<Position>,
 }
 
-/// Flags of `consumers next`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Next {
     /// The consumer's name
@@ -73,7 +66,6 @@ pub(in crate::cli) struct Next {
     holder: String,
 }
 
-/// Flags of `consumers ack`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Ack {
     /// The consumer's name
@@ -85,7 +77,6 @@ pub(in crate::cli) struct Ack {
     holder: String,
 }
 
-/// Flags of `consumers seek`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Seek {
     /// The consumer's name
@@ -95,8 +86,7 @@ pub(in crate::cli) struct Seek {
     to: Position,
 }
 
-/// Flags of `consumers pin`.
-#[derive(clap::Args)]
+#[derive(clap::Args, serde::Serialize)]
 pub(in crate::cli) struct Pin {
     /// The consumer's name
     name: String,
@@ -105,7 +95,6 @@ pub(in crate::cli) struct Pin {
     release: bool,
 }
 
-/// A place in the log, as an argument of a call.
 #[derive(Clone)]
 pub(in crate::cli) enum Position {
     Name(String),
@@ -164,37 +153,27 @@ pub(in crate::cli) fn run(global: &Global, verb: Consumers) -> anyhow::Result<()
         Consumers::Show(Name { name }) => show_one(global, &name),
         Consumers::Create(args) => create(global, &args),
         Consumers::Next(args) => next(global, &args),
-        Consumers::Ack(args) => {
-            let call = json!({ "name": args.name, "seq": args.seq, "holder": args.holder });
-            ask::change(global, "consumer_ack", call, "acknowledge the events", |answer| {
-                format!("{} continues with {}", args.name, answer.leaf("cursor"))
-            })
+        Consumers::Ack(Ack { name, seq, holder }) => {
+            let call = json!({ "name": name, "seq": seq, "holder": holder });
+            ask::change(global, "consumer_ack", call, "acknowledge the events", |at| continues(&name, &at))
         }
         Consumers::Seek(Seek { name, to }) => {
             let (key, value) = to.arg();
             let call = json!({ "name": name, key: value });
-            ask::change(global, "consumer_seek", call, "move the consumer", |answer| {
-                format!("{name} continues with {}", answer.leaf("cursor"))
-            })
+            ask::change(global, "consumer_seek", call, "move the consumer", |at| continues(&name, &at))
         }
-        Consumers::Pause(Name { name }) => {
-            ask::change(global, "consumer_pause", json!({ "name": name }), "pause the consumer", |_| {
-                format!("{name} is paused")
-            })
+        Consumers::Pause(name) => ask::change(global, "consumer_pause", &name, "pause the consumer", paused),
+        Consumers::Resume(name) => {
+            ask::change(global, "consumer_resume", &name, "resume the consumer", paused)
         }
-        Consumers::Resume(Name { name }) => {
-            ask::change(global, "consumer_resume", json!({ "name": name }), "resume the consumer", |_| {
-                format!("{name} is resumed")
+        Consumers::Pin(pin) => {
+            ask::change(global, "consumer_pin", &pin, "pin the consumer", |Pinned { name, pin }| {
+                format!("{name} {}", if pin { "is pinned" } else { "is not pinned" })
             })
-        }
-        Consumers::Pin(Pin { name, release }) => {
-            let call = json!({ "name": name, "release": release });
-            let state = if release { "is not pinned" } else { "is pinned" };
-            ask::change(global, "consumer_pin", call, "pin the consumer", |_| format!("{name} {state}"))
         }
         Consumers::Delete(Name { name }) => {
-            let answer =
-                ask::answer(global, "consumer_delete", json!({ "name": name }), "delete the consumer")?;
+            let call = json!({ "name": name });
+            let answer = ask::answer(global, "consumer_delete", call, "delete the consumer")?;
             if answer == false {
                 bail!("delete the consumer: {name:?} does not exist");
             }
@@ -204,15 +183,22 @@ pub(in crate::cli) fn run(global: &Global, verb: Consumers) -> anyhow::Result<()
     }
 }
 
+pub(in crate::cli) fn continues(name: &str, at: &api::Position) -> String {
+    format!("{name} continues with {}", or_empty(at.cursor))
+}
+
+pub(in crate::cli) fn paused(state: api::Position) -> String {
+    let paused = if state.paused == Some(true) { "paused" } else { "resumed" };
+    format!("{} is {paused}", or_empty(state.name))
+}
+
 fn create(global: &Global, args: &Create) -> anyhow::Result<()> {
     let mut call = serde_json::to_value(&args.filter)?;
     ask::set(&mut call, "name", args.name.as_str().into());
     if let Some((key, value)) = args.from.as_ref().map(Position::arg) {
         ask::set(&mut call, key, value);
     }
-    ask::change(global, "consumer_create", call, "create the consumer", |answer| {
-        format!("{} continues with {}", args.name, answer.leaf("cursor"))
-    })
+    ask::change(global, "consumer_create", call, "create the consumer", |at| continues(&args.name, &at))
 }
 
 fn next(global: &Global, args: &Next) -> anyhow::Result<()> {
@@ -222,20 +208,14 @@ fn next(global: &Global, args: &Next) -> anyhow::Result<()> {
     let mut client = ask::connect(global)?;
     let answer = ask::call(&mut client, "consumer_next", call).context("take the next events")?;
     show_rows(global.output, &answer, "events", |out| {
-        let columns = [
-            Column::right("SEQ"),
-            Column::left(title("TIME", "TIME (UTC)")),
-            Column::middle_truncated("TAG"),
-            Column::truncated("MINION").drop_order(2),
-            Column::truncated("FUN").drop_order(1),
-        ];
         let rows: Vec<_> = answer.list("events").iter().map(super::events::row).collect();
-        Ok(Table::new(columns).print(out, &rows)?)
+        Ok(Table::new(super::events::columns()).print(out, &rows)?)
     })
 }
 
 fn list(global: &Global) -> anyhow::Result<()> {
-    let answer = ask::answer(global, "consumers_list", (), "list the consumers")?;
+    let (page, answer): (ConsumersPage, _) =
+        ask::answer_as(global, "consumers_list", (), "list the consumers")?;
     show_rows(global.output, &answer, "consumers", |out| {
         let columns = [
             Column::left("NAME"),
@@ -246,63 +226,50 @@ fn list(global: &Global) -> anyhow::Result<()> {
             Column::truncated("HOLDER").drop_order(2),
             Column::truncated("ERROR").drop_order(1),
         ];
-        let cells = |row: &Json| {
-            let error = row.of("error").leaf("message");
-            let [name, cursor, lag, lag_s] =
-                ["name", "cursor", "lag_entries", "lag_s"].map(|key| row.leaf(key));
-            vec![name, cursor, lag, lag_s, state(row), holder(row), error]
+        let cells = |row: Consumer| {
+            let [cursor, lag, lag_s] = [row.cursor, row.lag_entries, row.lag_s].map(|n| n.to_string());
+            let error = or_empty(row.error.as_ref().map(|error| &error.message));
+            vec![row.name.clone(), cursor, lag, lag_s, state(&row), or_empty(row.holder), error]
         };
-        let rows: Vec<_> = answer.list("consumers").iter().map(cells).collect();
-        Ok(Table::new(columns).print(out, &rows)?)
+        Ok(Table::new(columns).print(out, &page.consumers.into_iter().map(cells).collect::<Vec<_>>())?)
     })
 }
 
-fn state(row: &Json) -> String {
-    let marks = [
-        row.is("paused").then_some("paused"),
-        row.is("pin").then_some("pinned"),
-        (!row.of("lost").is_null()).then_some("gap"),
-    ];
+fn state(row: &Consumer) -> String {
+    let marks =
+        [row.paused.then_some("paused"), row.pin.then_some("pinned"), row.lost.as_ref().map(|_| "gap")];
     let marks: Vec<&str> = marks.into_iter().flatten().collect();
     if marks.is_empty() { "active".to_owned() } else { marks.join(",") }
 }
 
-fn holder(row: &Json) -> String {
-    if row.of("holder").is_null() { String::new() } else { row.leaf("holder") }
-}
-
 fn show_one(global: &Global, name: &str) -> anyhow::Result<()> {
-    let answer = ask::answer(global, "consumers_list", json!({ "name": name }), "show the consumer")?;
-    let Some(row) = answer.list("consumers").first() else {
+    let (page, answer): (ConsumersPage, _) =
+        ask::answer_as(global, "consumers_list", json!({ "name": name }), "show the consumer")?;
+    let (Some(row), Some(shown)) = (page.consumers.first(), answer.list("consumers").first()) else {
         bail!("show the consumer: {name:?} does not exist")
     };
-    show(global.output, row, |out| {
-        out.line(&format!("name      {}", row.leaf("name")))?;
-        out.line(&format!("created   {}", short(row.of("time"))))?;
-        if !row.list("match").is_empty() {
-            out.line(&format!("match     {}", row.of("match")))?;
-        }
-        if !row.of("where").is_null() {
-            out.line(&format!("where     {}", row.leaf("where")))?;
-        }
-        out.line(&format!("cursor    {}", row.leaf("cursor")))?;
-        out.line(&format!("lag       {} entries, {} s", row.leaf("lag_entries"), row.leaf("lag_s")))?;
-        out.line(&format!("state     {}", state(row)))?;
-        if !row.of("holder").is_null() {
-            out.line(&format!("holder    {}, for {} s", row.leaf("holder"), row.leaf("lease_s")))?;
-        }
-        if !row.of("lost").is_null() {
-            let lost = row.of("lost");
-            out.line(&format!(
-                "lost      up to {} entries from {} to {}, dropped by retention",
-                lost.leaf("entries"),
-                lost.leaf("first"),
-                lost.leaf("last")
-            ))?;
-        }
-        if !row.of("error").is_null() {
-            let error = row.of("error");
-            out.line(&format!("error     {} {}", short(error.of("time")), error.leaf("message")))?;
+    show(global.output, shown, |out| {
+        let has_match = row.scopes.as_array().is_some_and(|scopes| !scopes.is_empty());
+        let lines = [
+            ("name", Some(row.name.clone())),
+            ("created", Some(short_at(row.time))),
+            ("match", has_match.then(|| row.scopes.to_string())),
+            ("where", row.condition.clone()),
+            ("cursor", Some(row.cursor.to_string())),
+            ("lag", Some(format!("{} entries, {} s", row.lag_entries, row.lag_s))),
+            ("state", Some(state(row))),
+            ("holder", row.holder.as_ref().map(|name| format!("{name}, for {} s", or_empty(row.lease_s)))),
+            (
+                "lost",
+                row.lost.as_ref().map(|lost| {
+                    let LostRange { first, last, entries } = lost;
+                    format!("up to {entries} entries from {first} to {last}, dropped by retention")
+                }),
+            ),
+            ("error", row.error.as_ref().map(|error| format!("{} {}", short_at(error.time), error.message))),
+        ];
+        for (name, text) in lines {
+            text.map_or(Ok(()), |text| out.line(&format!("{name:<9} {text}")))?;
         }
         Ok(())
     })

@@ -4,13 +4,9 @@ use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 use similar::{Algorithm, ChangeTag, capture_diff_slices};
 
-use super::super::format::fields::Fields as _;
-use super::super::format::nested::nested;
-use super::super::format::output::{Output, show_rows};
-use super::super::format::when::short_in_zone;
-use super::super::{Global, ask, finding};
 use super::states::result;
 use super::{arg, returned};
+use crate::cli::{Fields as _, Global, Output, ask, finding, nested, short_in_zone, show_rows};
 
 const EXAMPLES: &str = "\
 With one JID, compares it with the previous run: same function, arguments, target and user. Durations and times of day \
@@ -25,7 +21,6 @@ Examples:
 /// Longer texts are not compared line by line: all lines of both count as different.
 const LINES_MAX: usize = 1_000;
 
-/// Flags of `jobs diff`.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(in crate::cli) struct Args {
@@ -137,7 +132,6 @@ fn value_lines(out: &mut Output, a: &Json, b: &Json, indent: usize) -> anyhow::R
     Ok(())
 }
 
-/// The lines that differ, in order.
 fn changed_lines<'a>(a: &[&'a str], b: &[&'a str]) -> Vec<(char, &'a str)> {
     if a.len().max(b.len()) > LINES_MAX {
         let all = |mark, lines: &[&'a str]| lines.iter().map(|line| (mark, *line)).collect::<Vec<_>>();

@@ -9,18 +9,14 @@ use serde_json::Value as Json;
 
 use super::filter::DataFilter;
 use super::tail;
+use crate::api::call::send::Fired;
 use crate::api::client::args;
-use crate::cli::ask::{ListCall, Order, Pages};
-use crate::cli::format::fields::Fields as _;
-use crate::cli::format::nested::nested;
-use crate::cli::format::output::show;
-use crate::cli::format::table::{Column, Table};
-use crate::cli::format::when::{TimeRange, short, title};
-use crate::cli::format::yaml;
-use crate::cli::{Global, ask};
+use crate::cli::{
+    Column, Fields as _, Global, ListCall, Order, Pages, Table, TimeRange, ask, nested, short, show, title,
+    yaml,
+};
 use crate::wire::json::to_json;
 
-/// Verbs under `events`.
 #[derive(clap::Subcommand)]
 pub(in crate::cli) enum Events {
     /// List the latest events, newest last
@@ -35,7 +31,6 @@ pub(in crate::cli) enum Events {
     Send(Send),
 }
 
-/// Flags of `events send`.
 #[derive(clap::Args)]
 #[command(after_long_help = SEND_EXAMPLES)]
 pub(in crate::cli) struct Send {
@@ -63,7 +58,6 @@ Examples:
   make-report | saltcellar events send report/ready -
   saltcellar events send deploy/done --data-file done.yaml --bus /var/run/salt/master";
 
-/// Flags of `events list`.
 #[derive(clap::Args, serde::Serialize)]
 #[command(after_long_help = EXAMPLES)]
 pub(in crate::cli) struct Filter {
@@ -140,9 +134,8 @@ fn send(global: &Global, event: Send) -> anyhow::Result<()> {
     ];
     let answer = ask::connect(global)?.call("event_send", args(pairs)).context("fire the event")?;
     let answer = to_json(&answer);
-    show(global.output, &answer, |out| {
-        Ok(out.line(&format!("fired {} at {}", answer.leaf("tag"), answer.leaf("socket")))?)
-    })
+    let Fired { tag, socket, .. } = ask::typed(&answer).context("fire the event")?;
+    show(global.output, &answer, |out| Ok(out.line(&format!("fired {tag} at {socket}"))?))
 }
 
 /// The data of an event is unreadable or not a map.

@@ -3,7 +3,6 @@
 use serde::ser::{Serialize, SerializeMap as _, Serializer};
 use serde_json::json;
 
-/// Flags for function, exit code, class and data.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(in crate::cli) struct DataFilter {
     /// Only functions that match this glob
@@ -23,7 +22,6 @@ pub(in crate::cli) struct DataFilter {
     pub(super) condition: Option<String>,
 }
 
-/// All flags of a filter.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(in crate::cli) struct FilterFlags {
     /// Only tags that match this glob; * crosses slashes, as in Salt

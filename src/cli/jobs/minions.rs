@@ -3,15 +3,15 @@
 use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
-use super::super::format::fields::Fields as _;
-use super::super::format::output::{Output, show, show_rows};
-use super::super::format::table::{Column, Table};
-use super::super::format::when::{short, short_in_zone, time_of, title};
-use super::super::{Global, ask};
-use crate::base::clock::Clock;
+use crate::api::query::{Minion, MinionEvent, MinionRow, MinionRun, MinionsPage, NotRead};
+use crate::base::clock::{Clock, Micros};
 use crate::base::units::span;
+use crate::cli::{
+    Column, Fields as _, Global, Output, Table, ask, or_empty, short_at, short_in_zone, show, show_rows,
+    title,
+};
+use crate::wire::msgpack::Time;
 
-/// Verbs under `minions`.
 #[derive(clap::Subcommand)]
 pub(in crate::cli) enum Minions {
     /// List minions with their last job, last highstate and missing returns
@@ -20,7 +20,6 @@ pub(in crate::cli) enum Minions {
     Show(Show),
 }
 
-/// Flags of `minions list`.
 #[derive(clap::Args)]
 #[command(after_long_help = LIST_EXAMPLES)]
 pub(in crate::cli) struct List {
@@ -32,7 +31,6 @@ pub(in crate::cli) struct List {
     limit: Option<u64>,
 }
 
-/// Flags of `minions show`.
 #[derive(clap::Args)]
 #[command(after_long_help = SHOW_EXAMPLES)]
 pub(in crate::cli) struct Show {
@@ -86,6 +84,7 @@ fn list(global: &Global, args: &List) -> anyhow::Result<()> {
         ask::set(&mut call, "after", next);
         ask::set(&mut call, "limit", left.into());
     }
+    let page: MinionsPage = ask::typed(&all).context(operation)?;
     show_rows(global.output, &all, "minions", |out| {
         let columns = [
             Column::middle_truncated("MINION"),
@@ -96,59 +95,51 @@ fn list(global: &Global, args: &List) -> anyhow::Result<()> {
             Column::truncated("LAST FUNCTION").min_chars(13),
             Column::left("JID").drop_order(1),
         ];
-        let now = Clock::real().now().0;
-        let cells = |row: &Json| {
-            let last = row.of("last");
+        let now = Clock::real().now();
+        let cells = |row: MinionRow| {
+            let states = row.highstate.as_ref().and_then(|run| run.states.as_ref());
+            let last = row.last.unwrap_or_default();
             vec![
-                row.leaf("id"),
-                age(row.of("last_seen"), now),
-                highstate(row.of("highstate"), now),
-                row.of("highstate").of("states").leaf("changed"),
-                row.leaf("missing"),
-                last.leaf("fun"),
-                last.leaf("jid"),
+                row.id,
+                age(row.last_seen.map(|seen| seen.time), now),
+                row.highstate.as_ref().map_or("-".to_owned(), |run| highstate(run, now)),
+                or_empty(states.map(|states| states.changed)),
+                row.missing.to_string(),
+                last.fun,
+                last.jid,
             ]
         };
-        let rows: Vec<_> = all.list("minions").iter().map(cells).collect();
+        let rows: Vec<_> = page.minions.into_iter().map(cells).collect();
         Table::new(columns).print(out, &rows)?;
-        skipped(out, all.of("skipped"))
+        skipped(out, &page.skipped)
     })
 }
 
-/// The age of a time; a dash without one.
-fn age(of: &Json, now: i64) -> String {
-    let at = time_of(of.of("time"));
-    at.map_or("-".to_owned(), |at| span(u64::try_from(now.saturating_sub(at.0) / 1_000_000).unwrap_or(0)))
+fn age(at: Option<Time>, now: Micros) -> String {
+    let ago = |Time(at): Time| span(u64::try_from(now.0.saturating_sub(at.0) / 1_000_000).unwrap_or(0));
+    at.map_or("-".to_owned(), ago)
 }
 
-/// `ok 3h`, `failed 2d`, `ok 3h (part)`; a dash without one.
-fn highstate(run: &Json, now: i64) -> String {
-    if run.is_null() {
-        return "-".to_owned();
-    }
-    let result = match run.of("failed").as_bool() {
+/// `ok 3h`, `failed 2d` or `ok 3h (part)`
+fn highstate(run: &MinionRun, now: Micros) -> String {
+    let result = match run.failed {
         Some(true) => "failed",
         Some(false) => "ok",
         None => "unknown",
     };
-    let part = if run.is("partial") { " (part)" } else { "" };
-    format!("{result} {}{part}", age(run, now))
+    let part = if run.partial { " (part)" } else { "" };
+    format!("{result} {}{part}", age(run.time, now))
 }
 
 /// States what the answer does not cover.
-fn skipped(out: &mut Output, skipped: &Json) -> anyhow::Result<()> {
-    let mut notes = Vec::new();
-    if skipped.is("jobs_skipped") {
-        notes.push(format!("missing returns of the newest {} jobs", skipped.leaf("jobs_checked")));
-    }
-    if let Some(since) = skipped.of("events_since").as_i64() {
-        let since = short(&Json::from(crate::base::clock::Micros(since).iso()));
-        notes.push(format!("events without a return since {since}"));
-    }
-    let unread = skipped.number("states_unread");
-    if unread > 0 {
-        notes.push(format!("{unread} highstates without their states"));
-    }
+fn skipped(out: &mut Output, skipped: &NotRead) -> anyhow::Result<()> {
+    let notes = [
+        skipped.jobs_skipped.then(|| format!("missing returns of the newest {} jobs", skipped.jobs_checked)),
+        skipped.events_since.map(|at| format!("events without a return since {}", short_at(at))),
+        (skipped.states_unread > 0)
+            .then(|| format!("{} highstates without their states", skipped.states_unread)),
+    ];
+    let notes: Vec<String> = notes.into_iter().flatten().collect();
     if !notes.is_empty() {
         out.line(&format!("limited to: {}", notes.join("; ")))?;
     }
@@ -157,56 +148,52 @@ fn skipped(out: &mut Output, skipped: &Json) -> anyhow::Result<()> {
 
 fn show_one(global: &Global, id: &str) -> anyhow::Result<()> {
     let operation = "show the minion";
-    let minion = ask::answer(global, "minions_show", json!({ "minion": id }), operation)?;
-    if minion.is_null() {
+    let answer = ask::answer(global, "minions_show", json!({ "minion": id }), operation)?;
+    if answer.is_null() {
         let shown: String = id.chars().take(64).collect();
         return Err(anyhow::anyhow!("no entry of the archive names the minion {shown}").context(operation));
     }
-    show(global.output, &minion, |out| details(out, &minion))
+    let minion: Minion = ask::typed(&answer).context(operation)?;
+    show(global.output, &answer, |out| details(out, minion))
 }
 
-fn details(out: &mut Output, minion: &Json) -> anyhow::Result<()> {
-    let run = |run: &Json| {
-        let time = short_in_zone(run.of("time"));
-        format!("{time}  {}  {}", run.leaf("fun"), run.leaf("jid"))
-    };
-    out.line(&format!("minion     {}", minion.leaf("id")))?;
-    out.line(&format!("last seen  {}", short_in_zone(minion.of("last_seen").of("time"))))?;
-    if !minion.of("last").is_null() {
-        out.line(&format!("last job   {}", run(minion.of("last"))))?;
+fn details(out: &mut Output, minion: Minion) -> anyhow::Result<()> {
+    let in_zone = |at: Option<Time>| at.map(|at| short_in_zone(&at.0.iso().into())).unwrap_or_default();
+    let run = |run: &MinionRun| format!("{}  {}  {}", in_zone(run.time), run.fun, run.jid);
+    let row = &minion.row;
+    out.line(&format!("minion     {}", row.id))?;
+    out.line(&format!("last seen  {}", in_zone(row.last_seen.as_ref().map(|seen| seen.time))))?;
+    if let Some(last) = &row.last {
+        out.line(&format!("last job   {}", run(last)))?;
     }
-    let last = minion.of("highstate");
-    if !last.is_null() {
-        let result = highstate(last, Clock::real().now().0);
+    if let Some(last) = &row.highstate {
+        let (result, counts) =
+            (highstate(last, Clock::real().now()), last.states.clone().unwrap_or_default());
+        let (total, failed, changed) = (counts.total, counts.failed, counts.changed);
         out.line(&format!("highstate  {}", run(last)))?;
-        let counts = last.of("states");
-        let [total, failed, changed] = ["total", "failed", "changed"].map(|name| counts.number(name));
         out.line(&format!("           {result}: {total} states, {failed} failed, {changed} changed"))?;
-        for (name, title) in [("failed_states", "failed"), ("changed_states", "changed")] {
-            if !minion.list(name).is_empty() {
-                out.line(&format!("{title:<9}  {}", minion.joined(name).replace(',', ", ")))?;
+        for (title, states) in [("failed", &minion.failed_states), ("changed", &minion.changed_states)] {
+            if !states.is_empty() {
+                out.line(&format!("{title:<9}  {}", states.join(", ")))?;
             }
         }
     }
     let time = || Column::left(title("TIME", "TIME (UTC)"));
-    let rows = |name: &str, fields: [&str; 2]| -> Vec<Vec<String>> {
-        let cells = |row: &Json| vec![short(row.of("time")), row.leaf(fields[0]), row.leaf(fields[1])];
-        minion.list(name).iter().map(cells).collect()
-    };
-    let missing = rows("missing_jobs", ["fun", "jid"]);
+    let cells = |run: MinionRun| vec![run.time.map(short_at).unwrap_or_default(), run.fun, run.jid];
+    let missing: Vec<_> = minion.missing_jobs.into_iter().map(cells).collect();
     if !missing.is_empty() {
         out.line("")?;
         Table::new([time(), Column::truncated("MISSING RETURN OF"), Column::left("JID")])
             .print(out, &missing)?;
     }
     out.line("")?;
-    let functions = rows("functions", ["fun", "jid"]);
+    let functions: Vec<_> = minion.functions.into_iter().map(cells).collect();
     Table::new([time(), Column::truncated("LAST RUN OF"), Column::left("JID")]).print(out, &functions)?;
-    let timeline = rows("timeline", ["tag", "retcode"]);
-    if !timeline.is_empty() {
+    if !minion.timeline.is_empty() {
         out.line("")?;
         let columns = [time(), Column::middle_truncated("EVENT"), Column::right("RETCODE")];
-        Table::new(columns).print(out, &timeline)?;
+        let cells = |event: MinionEvent| vec![short_at(event.time), event.tag, or_empty(event.retcode)];
+        Table::new(columns).print(out, &minion.timeline.into_iter().map(cells).collect::<Vec<_>>())?;
     }
-    skipped(out, minion.of("skipped"))
+    skipped(out, &minion.skipped)
 }

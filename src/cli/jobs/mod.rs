@@ -13,15 +13,11 @@ mod watch;
 use anyhow::Context;
 use serde_json::{Value as Json, json};
 
-use super::ask::{ListCall, Order, Pages};
-use super::format::fields::Fields as _;
-use super::format::nested::leaf;
-use super::format::output::{Format, Output, show as show_answer};
-use super::format::table::{Column, Table};
-use super::format::when::{TimeRange, short, title};
-use super::{Global, ask};
+use crate::cli::{
+    Column, Fields as _, Format, Global, ListCall, Order, Output, Pages, Table, TimeRange, ask, leaf, short,
+    show as show_answer, title,
+};
 
-/// Verbs under `jobs`.
 #[derive(clap::Subcommand)]
 pub(super) enum Jobs {
     /// List recent jobs, newest first
@@ -38,7 +34,6 @@ pub(super) enum Jobs {
     Watch(watch::Args),
 }
 
-/// Flags of `jobs list`.
 #[derive(clap::Args, serde::Serialize)]
 #[command(after_long_help = LIST_EXAMPLES)]
 pub(super) struct Filter {
@@ -98,7 +93,6 @@ Examples:
   salt -L \"$(saltcellar jobs missing 20261121054728123456 | paste -sd,)\" test.ping
   saltcellar jobs missing --since 1d";
 
-/// Flags of `jobs missing`.
 #[derive(clap::Args)]
 #[command(after_long_help = MISSING_EXAMPLES)]
 pub(super) struct Missing {

@@ -4,14 +4,11 @@ use anyhow::Context as _;
 use rmpv::Value;
 use serde_json::Value as Json;
 
-use super::super::format::fields::Fields as _;
-use super::super::format::nested::{leaf, nested};
-use super::super::format::output::{Form, Output, plain};
 use super::super::format::outputter;
-use super::super::format::table::{Column, Table};
-use super::super::format::when::{iso_at, short, short_in_zone};
-use super::super::{Global, ask};
 use super::{arg, unknown};
+use crate::cli::{
+    Column, Fields as _, Form, Global, Output, Table, ask, iso_at, leaf, nested, plain, short, short_in_zone,
+};
 use crate::wire::json::{from_json, to_json};
 
 const EXAMPLES: &str = "\
@@ -25,7 +22,6 @@ Examples:
   saltcellar jobs show 20261121054728123456 --output json | jq '.missing'
   saltcellar jobs show 20261121054728123456 --output json --returns | jq '.web1'";
 
-/// Flags of `jobs show`.
 #[derive(clap::Args, serde::Serialize)]
 #[command(after_long_help = EXAMPLES)]
 pub(in crate::cli) struct Args {

@@ -3,12 +3,8 @@
 use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
-use super::super::format::fields::Fields as _;
-use super::super::format::nested::leaf;
-use super::super::format::output::{Format, Output};
-use super::super::format::table::{Column, Table};
-use super::super::{Global, ask};
 use super::unknown;
+use crate::cli::{Column, Fields as _, Format, Global, Output, Table, ask, leaf};
 
 const EXAMPLES: &str = "\
 Prints one row per state and minion of state.apply, state.highstate, state.sls and similar functions, also within \
@@ -21,7 +17,6 @@ Examples:
   saltcellar jobs list --fun 'state.*' --since 1d --output jsonl | jq -r .jid |
     xargs saltcellar jobs states --result changed --output jsonl | jq -r .id | sort | uniq -c | sort -rn";
 
-/// Flags of `jobs states`.
 #[derive(clap::Args, serde::Serialize)]
 #[command(after_long_help = EXAMPLES)]
 pub(in crate::cli) struct Args {

@@ -8,16 +8,13 @@ use serde_json::{Value as Json, json};
 
 use super::events::{columns, row};
 use super::filter::FilterFlags;
+use crate::api::call::consumers::{EventCounts, EventGroup};
 use crate::api::client::{Client, ClientError};
 use crate::base::clock::Micros;
-use crate::cli::Global;
-use crate::cli::ask::{self, NoDaemon};
-use crate::cli::format::fields::Fields as _;
-use crate::cli::format::nested::nested;
-use crate::cli::format::output::{Format, Output, show, show_rows};
-use crate::cli::format::table::{Column, Table};
-use crate::cli::format::when::{TimeRange, When, short, title};
-use crate::cli::print_error;
+use crate::cli::{
+    Column, Fields as _, Format, Global, NoDaemon, Output, Table, TimeRange, When, ask, nested, print_error,
+    short, show, show_rows, title,
+};
 
 pub(in crate::cli) const EXAMPLES: &str = "\
 Prints each event once, in order: first those since --since, then new ones as they are stored. JSON includes each event's data. \
@@ -43,7 +40,6 @@ const WAIT_MS: u64 = 10_000;
 /// Pause before each attempt to connect again.
 const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
 
-/// Flags of `events tail`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
     #[command(flatten)]
@@ -59,7 +55,6 @@ pub(in crate::cli) struct Args {
     data: bool,
 }
 
-/// Flags of `events count`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct CountArgs {
     #[command(flatten)]
@@ -112,7 +107,6 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits for the daemon to be back.
 fn reconnected(global: &Global) -> anyhow::Result<Client> {
     let mut is_reported = false;
     loop {
@@ -151,16 +145,15 @@ pub(super) fn count(global: &Global, args: &CountArgs) -> anyhow::Result<()> {
     let (mut count, mut others) = (0, 0);
     let mut groups: BTreeMap<String, u64> = BTreeMap::new();
     loop {
-        let answer = ask::call(&mut client, "events_count", &call_args).context(operation)?;
-        count += answer.number("count");
-        others += answer.number("others");
-        for group in answer.list("groups") {
-            *groups.entry(group.leaf("key")).or_default() += group.number("count");
+        let (found, _): (EventCounts, _) =
+            ask::call_as(&mut client, "events_count", &call_args).context(operation)?;
+        count += found.count;
+        others += found.others.unwrap_or(0);
+        for EventGroup { key, count } in found.groups.into_iter().flatten() {
+            *groups.entry(key).or_default() += count;
         }
-        if answer.of("next").is_null() {
-            break;
-        }
-        ask::set(&mut call_args, "from", answer.of("next").clone());
+        let Some(next) = found.next else { break };
+        ask::set(&mut call_args, "from", next.into());
     }
     let Some(by) = &args.by else {
         return show(global.output, &json!({ "count": count }), |out| Ok(out.line(&count.to_string())?));

@@ -8,12 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
-use super::super::format::fields::Fields as _;
-use super::super::format::nested::leaf;
-use super::super::format::output::{Format, Output};
-use super::super::format::when::short;
-use super::super::{Exit, Finding, Global, ask, finding};
 use super::unknown;
+use crate::cli::{Exit, Fields as _, Finding, Format, Global, Output, ask, finding, leaf, short};
 use crate::model::word::Word as _;
 
 const EXAMPLES: &str = "\
@@ -35,7 +31,6 @@ const ONE_WAIT: Duration = Duration::from_secs(10);
 /// Interval between two drawings of the status line, which shows seconds.
 const REDRAW: Duration = Duration::from_secs(1);
 
-/// Flags of `jobs watch`.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(in crate::cli) struct Args {
@@ -50,7 +45,6 @@ fn timeout(text: &str) -> Result<Duration, String> {
     Duration::parse(text).ok_or_else(|| "expected a duration such as 30s, 10m, 2h or 1d".to_owned())
 }
 
-/// State of the job.
 #[derive(Default)]
 struct JobState {
     expected: Option<BTreeSet<String>>,

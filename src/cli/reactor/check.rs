@@ -2,9 +2,8 @@
 
 use serde_json::json;
 
-use super::super::format::output::show;
-use super::super::{Global, finding};
 use super::{Chosen, SaltArgs};
+use crate::cli::{Global, finding, show};
 use crate::model::{Note, NoteLevel};
 use crate::reactor::{Pipeline, Rules, Salt, Unusable, resolve};
 use crate::wire::python::Value;
@@ -20,7 +19,6 @@ Examples:
 
 Exit codes: 0 no errors, 1 errors in the configuration or a file.";
 
-/// Flags of `reactor check`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
     #[command(flatten)]

@@ -4,9 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 
-use super::super::format::output::show;
-use super::super::{Global, finding};
 use super::PythonArgs;
+use crate::cli::{Global, finding, show};
 use crate::reactor::conformance::{ConformanceOptions, run as run_cases};
 
 pub(super) const EXAMPLES: &str = "\
@@ -21,7 +20,6 @@ Examples:
 
 Exit codes: 0 all cases pass, 1 a case fails.";
 
-/// Flags of `reactor conformance`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
     /// Directories of cases

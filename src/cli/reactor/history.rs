@@ -2,15 +2,11 @@
 
 use serde_json::Value as Json;
 
-use super::super::Global;
-use super::super::ask::{ListCall, Order, Pages};
-use super::super::format::fields::Fields as _;
-use super::super::format::output::plain;
-use super::super::format::table::{Column, Table};
-use super::super::format::when::{TimeRange, short, title};
+use crate::cli::{
+    Column, Fields as _, Global, ListCall, Order, Pages, Table, TimeRange, plain, short, title,
+};
 use crate::model::{Location, ReactionFailure};
 
-/// Flags of `reactor history`.
 #[derive(clap::Args, serde::Serialize)]
 pub(in crate::cli) struct Args {
     /// Maximum number of reactions

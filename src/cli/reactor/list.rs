@@ -3,17 +3,14 @@
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use serde_json::{Value as Json, json};
 
-use super::super::format::fields::Fields as _;
-use super::super::format::nested::leaf;
-use super::super::format::output::{Output, show};
-use super::super::format::table::{Column, Table};
-use super::super::{Global, ask};
+use crate::api::call::reactor::{ForeignCall, ReactorState, Refusal, RuleState, RunningReactor};
+use crate::api::status::Status;
+use crate::base::clock::Micros;
+use crate::cli::{Column, Global, Output, Table, ask, show};
 use crate::config::salt_master::{SALT_MASTER_FILE, SaltMaster};
 use crate::reactor::acting;
 
-/// Flags of `reactor list`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
     /// The Salt master's configuration file, used if the daemon has no reactor
@@ -31,57 +28,60 @@ Examples:
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut client = ask::connect(global)?;
-    let status = ask::call(&mut client, "status", ()).context("query the status")?;
-    let answer = if *status.of("reactor") == false {
-        without(args)
+    let (status, _): (Status, _) = ask::call_as(&mut client, "status", ()).context("query the status")?;
+    let (state, answer) = if status.reactor {
+        ask::call_as(&mut client, "reactor_list", ()).context("list the rules")?
     } else {
-        ask::call(&mut client, "reactor_list", ()).context("list the rules")?
+        let state = without(args);
+        let answer = serde_json::to_value(&state)?;
+        (state, answer)
     };
-    show(global.output, &answer, |out| print(out, &answer))
+    show(global.output, &answer, |out| print(out, &state))
 }
 
 /// The rules of the master's configuration, if the daemon has no reactor.
-fn without(args: &Args) -> Json {
+fn without(args: &Args) -> ReactorState {
     let salts = acting::of_master(&SaltMaster::read(&args.master_config));
     let no_reactor = "the daemon has no reactor: `reactor.master` is not set";
-    let rules = acting::assign(Vec::new(), &salts, None, no_reactor).into_iter().map(|one| {
-        let (rule, files) = (one.rule.pattern, one.rule.files);
-        json!({"rule": rule, "acts": one.actor.name(), "why": one.why, "files": files})
-    });
-    json!({"blocked": no_reactor, "salts_reactor": salts.runs, "rules": rules.collect::<Json>()})
+    let rules = acting::assign(Vec::new(), &salts, None, no_reactor);
+    ReactorState {
+        running: None,
+        blocked: Some(no_reactor.to_owned()),
+        salts_reactor: salts.runs,
+        rules: rules.into_iter().map(RuleState::from).collect(),
+    }
 }
 
-fn print(out: &mut Output, answer: &Json) -> anyhow::Result<()> {
-    let state = match answer.leaf("blocked") {
-        blocked if !blocked.is_empty() => format!("inactive: {blocked}"),
-        _ if answer.is("master_unreachable") => "waiting for the master".to_owned(),
-        _ => "active".to_owned(),
+fn print(out: &mut Output, state: &ReactorState) -> anyhow::Result<()> {
+    let running = state.running.as_ref();
+    let activity = match &state.blocked {
+        Some(blocked) => format!("inactive: {blocked}"),
+        None if running.is_some_and(|running| running.master_unreachable) => {
+            "waiting for the master".to_owned()
+        }
+        None => "active".to_owned(),
     };
-    let numbers = [
-        ("behind", "events behind"),
-        ("unstored", "records not stored yet"),
-        ("waiting", "waiting"),
-        ("open", "open"),
-    ];
-    let numbers = numbers.iter().filter(|(name, _)| answer.get(name).is_some());
-    let numbers: Vec<_> = numbers.map(|(name, words)| format!("{} {words}", answer.leaf(name))).collect();
-    out.line([state, numbers.join(", ")].join("; ").trim_end_matches("; "))?;
-    if let Some(ended) = answer.of("reactions").as_object() {
-        let counts: Vec<_> = ended.iter().map(|(state, count)| format!("{} {state}", leaf(count))).collect();
+    let numbers = running.map_or_else(String::new, |running| {
+        let RunningReactor { behind, unstored, waiting, open, .. } = running;
+        format!("; {behind} events behind, {unstored} records not stored yet, {waiting} waiting, {open} open")
+    });
+    out.line(&format!("{activity}{numbers}"))?;
+    if let Some(running) = running {
+        let counts: Vec<_> =
+            running.reactions.iter().map(|(state, count)| format!("{count} {state}")).collect();
         out.line(&format!("reactions since the start: {}", counts.join(", ")))?;
+        let iso = |time: i64| Micros(time).iso();
+        if let Some(Refusal { time, why }) = &running.refused {
+            out.line(&format!("new configuration invalid since {}, not in use: {why}", iso(*time)))?;
+        }
+        if let Some(ForeignCall { time, fun }) = &running.foreign_call {
+            out.line(&format!("another reactor called {fun} at {}", iso(*time)))?;
+        }
     }
-    if let Some(refused) = answer.get("refused") {
-        let [time, why] = ["time", "why"].map(|name| refused.leaf(name));
-        out.line(&format!("new configuration invalid since {time}, not in use: {why}"))?;
-    }
-    if let Some(call) = answer.get("foreign_call") {
-        out.line(&format!("another reactor called {} at {}", call.leaf("fun"), call.leaf("time")))?;
-    }
-    let row = |rule: &Json| {
-        let files: Vec<_> = rule.list("files").iter().map(leaf).collect();
-        vec![rule.leaf("rule"), rule.leaf("acts"), files.join(", "), rule.leaf("why")]
+    let row = |rule: &RuleState| {
+        vec![rule.rule.clone(), rule.acts.clone(), rule.files.join(", "), rule.why.clone()]
     };
-    let rows: Vec<_> = answer.list("rules").iter().map(row).collect();
+    let rows: Vec<_> = state.rules.iter().map(row).collect();
     let columns =
         [Column::left("RULE"), Column::left("ACTS"), Column::truncated("FILES"), Column::truncated("WHY")];
     Ok(Table::new(columns).print(out, &rows)?)

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 
-use super::Global;
+use crate::cli::Global;
 use crate::config::salt_master::{Role, SALT_MASTER_FILE, SaltMaster, python};
 use crate::config::{Config, Environment, ReactorConfig};
 use crate::reactor::{Helper, HelperOptions, NoSalt, Salt};
@@ -23,7 +23,6 @@ use crate::wire::python::Value;
 
 pub(super) use self::history::failures;
 
-/// Verbs under `reactor`.
 #[derive(clap::Subcommand)]
 pub(super) enum Reactor {
     /// List the rules and the reactor that acts on each

@@ -1,10 +1,8 @@
 //! `saltcellar reactor replay`: retries failed reactions.
 
-use super::super::format::fields::Fields as _;
-use super::super::format::output::show;
-use super::super::{Global, ask};
+use crate::api::call::reactor::Replay;
+use crate::cli::{Global, ask};
 
-/// Flags of `reactor replay`.
 #[derive(clap::Args, serde::Serialize)]
 pub(in crate::cli) struct Args {
     /// Sequence number of the reaction, or of the event
@@ -28,10 +26,8 @@ Examples:
   saltcellar reactor replay 18230 --render";
 
 pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
-    let answer = ask::answer(global, "reactor_replay", args, "replay the reaction")?;
-    show(global.output, &answer, |out| {
-        let [seq, what, count] = ["seq", "what", "count"].map(|name| answer.leaf(name));
+    ask::change(global, "reactor_replay", args, "replay the reaction", |Replay { seq, what, count }| {
         let doing = if what == "rules" { "being rendered again" } else { "being repeated" };
-        Ok(out.line(&format!("{count} {what} of {seq} are {doing}"))?)
+        format!("{count} {what} of {seq} are {doing}")
     })
 }

@@ -6,13 +6,10 @@ use anyhow::Context as _;
 use rmpv::Value;
 use serde_json::{Value as Json, json};
 
-use super::super::format::output::{Output, plain, show};
-use super::super::format::table::{Column, Table};
-use super::super::format::when::{When, short};
-use super::super::{Global, ask, finding};
 use crate::api::client::{Client, ClientError, args};
 use crate::base::clock::{Clock, Micros};
 use crate::base::limits::{REACTOR_MODE_INTERVAL, REACTOR_SHADOW_LATE, REACTOR_SHADOW_WINDOW_MAX};
+use crate::cli::{Column, Global, Output, Table, When, ask, finding, plain, short, show};
 use crate::model::ReactionFailure;
 use crate::reactor::master::pack;
 use crate::reactor::shadow::{
@@ -21,7 +18,6 @@ use crate::reactor::shadow::{
 use crate::wire::json::to_json;
 use crate::wire::python;
 
-/// Flags of `reactor shadow`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
     /// Start of the time range of events: 2h or -2h (ago), 'yesterday 14:00', '2026-11-21 05:47'

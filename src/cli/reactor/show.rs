@@ -2,13 +2,9 @@
 
 use serde_json::Value as Json;
 
-use super::super::format::fields::Fields as _;
-use super::super::format::nested::{leaf, nested};
-use super::super::format::output::{Output, show};
-use super::super::{Global, ask};
 use super::history::{self, outcome};
+use crate::cli::{Fields as _, Global, Output, ask, leaf, nested, show};
 
-/// Flags of `reactor show`.
 #[derive(clap::Args, serde::Serialize)]
 pub(in crate::cli) struct Args {
     /// Sequence number of the reaction, or of the event

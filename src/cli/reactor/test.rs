@@ -3,9 +3,8 @@
 use anyhow::Context;
 use serde_json::{Value as Json, json};
 
-use super::super::format::output::{Output, plain, show};
-use super::super::{Global, finding};
 use super::{Chosen, SaltArgs};
+use crate::cli::{Global, Output, finding, plain, show};
 use crate::model::NoteLevel;
 use crate::reactor::{Body, Detail, Outcome, Pipeline, Worker, decode, encode, encode_map};
 use crate::wire::python::value::Key;
@@ -21,7 +20,6 @@ Examples:
 
 Exit codes: 0 no errors, 1 errors among the notes.";
 
-/// Flags of `reactor test`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
     /// The file, or a salt:// reference

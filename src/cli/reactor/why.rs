@@ -1,12 +1,8 @@
 //! `saltcellar reactor why`: explains the rules and latest reactions of a tag.
 
-use super::super::format::fields::Fields as _;
-use super::super::format::nested::leaf;
-use super::super::format::output::show;
-use super::super::{Global, ask};
 use super::history;
+use crate::cli::{Fields as _, Global, ask, leaf, show};
 
-/// Flags of `reactor why`.
 #[derive(clap::Args, serde::Serialize)]
 pub(in crate::cli) struct Args {
     /// The event's tag

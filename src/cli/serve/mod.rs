@@ -19,7 +19,6 @@ pub use self::daemon::store_options;
 use super::Global;
 use crate::config::{CliOverrides, Config, Environment};
 
-/// Flags of `serve`.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(super) struct Args {

@@ -5,14 +5,11 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
-use super::super::format::output::show;
-use super::super::format::progress::{Bar, Unit, bytes};
-use super::super::{Global, finding};
 use super::tool::{count, field, state_dir_of_daemon};
 use crate::base::clock::Clock;
+use crate::cli::{Bar, Global, Unit, bytes, finding, show};
 use crate::store::tools::backup::{self, BackupOptions};
 
-/// Arguments of `store backup`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
     /// Target directory: a new one, or that of an earlier backup

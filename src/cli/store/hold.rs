@@ -1,15 +1,11 @@
 //! `saltcellar store hold`: exempts jobs from retention.
 
 use anyhow::bail;
-use serde_json::{Value as Json, json};
+use serde_json::json;
 
-use super::super::format::fields::Fields as _;
-use super::super::format::output::{Form, show, show_rows};
-use super::super::format::table::{Column, Table};
-use super::super::format::when::{short, title};
-use super::super::{Global, ask};
+use crate::api::call::store::{HeldJob, Holds};
+use crate::cli::{Column, Fields as _, Form, Global, Table, ask, short_at, show, show_rows, title};
 
-/// Flags of `store hold`.
 #[derive(clap::Args, serde::Serialize)]
 pub(in crate::cli) struct Args {
     /// Job id; without it, list the held jobs
@@ -45,15 +41,14 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 }
 
 fn list(global: &Global) -> anyhow::Result<()> {
-    let answer = ask::answer(global, "store_holds", (), "list the holds")?;
-    let holds = answer.list("holds");
+    let (Holds { holds }, answer) = ask::answer_as(global, "store_holds", (), "list the holds")?;
     if global.output == Form::Json {
         return show(global.output, answer.of("holds"), |_| Ok(()));
     }
     show_rows(global.output, &answer, "holds", |out| {
         let columns =
             [Column::left("JID"), Column::left(title("SINCE", "SINCE (UTC)")), Column::truncated("REASON")];
-        let cells = |hold: &Json| vec![hold.leaf("jid"), short(hold.of("time")), hold.leaf("reason")];
-        Ok(Table::new(columns).print(out, &holds.iter().map(cells).collect::<Vec<_>>())?)
+        let cells = |hold: HeldJob| vec![hold.jid, short_at(hold.time), hold.reason];
+        Ok(Table::new(columns).print(out, &holds.into_iter().map(cells).collect::<Vec<_>>())?)
     })
 }

@@ -11,13 +11,11 @@ mod stats;
 mod tool;
 mod verify;
 
-use serde_json::Value as Json;
-
-use super::Global;
-use super::format::fields::Fields as _;
+use crate::base::clock::Micros;
 use crate::base::units::{bytes, span};
+use crate::cli::Global;
+use crate::wire::msgpack::Time;
 
-/// Verbs under `store`.
 #[derive(clap::Subcommand)]
 pub(super) enum Store {
     /// Show segments, entries, bytes, ages, rates and free space
@@ -63,10 +61,9 @@ pub(super) fn run(global: &Global, store: Store) -> anyhow::Result<()> {
     }
 }
 
-/// Formats the age of a time; a dash if the time is absent.
-fn ago(row: &Json, name: &str, now: i64) -> String {
-    match row.of(name).as_i64() {
-        Some(at) => span(u64::try_from(now.saturating_sub(at) / 1_000_000).unwrap_or(0)),
-        None => "-".to_owned(),
-    }
+/// Formats the age of a time; a dash without one.
+fn ago(at: Option<Time>, now: Micros) -> String {
+    at.map_or("-".to_owned(), |Time(at)| {
+        span(u64::try_from(now.0.saturating_sub(at.0) / 1_000_000).unwrap_or(0))
+    })
 }

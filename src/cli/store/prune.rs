@@ -3,24 +3,21 @@
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use serde_json::{Value as Json, json};
+use serde_json::json;
 
-use super::super::ask::NoDaemon;
-use super::super::format::fields::Fields as _;
-use super::super::format::output::{Output, show_rows};
-use super::super::format::table::{Column, Table};
-use super::super::{Global, ask, print_error};
 use super::{ago, bytes};
-use crate::api::call::prune_answer;
+use crate::api::call::store::{Pruned, PrunedSegment, pruned};
 use crate::base::clock::Clock;
 use crate::cli::serve::store_options;
+use crate::cli::{Column, Global, NoDaemon, Output, Table, ask, print_error, show_rows};
 use crate::config::{Config, Environment};
 use crate::model::word::Word as _;
 use crate::model::{Age, Keep};
 use crate::store::Store;
 use crate::store::retain::PruneOptions;
+use crate::wire::json::to_json;
+use crate::wire::msgpack::encode;
 
-/// Flags of `store prune`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
     /// Only this class
@@ -68,19 +65,24 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         "class": args.class, "age_s": args.age.map(|age| age.as_secs()), "bytes": args.bytes,
         "entries": args.entries, "dry_run": args.dry_run,
     });
-    let answer = match ask::answer(global, "store_prune", call_args, "prune the store") {
-        Err(error) if error.is::<NoDaemon>() => offline(global, args)?,
+    let operation = "prune the store";
+    let answer = match ask::answer(global, "store_prune", call_args, operation) {
+        Err(error) if error.is::<NoDaemon>() => {
+            let pruned = encode(&offline(global, args)?)?;
+            to_json(&rmpv::decode::read_value(&mut pruned.as_slice())?)
+        }
         answer => answer?,
     };
-    show_rows(global.output, &answer, "segments", |out| table(out, answer.list("segments"), args.dry_run))?;
-    match answer.list("segments").iter().find(|row| row.text("outcome") == "failed") {
-        Some(row) => Err(anyhow!("prune the store: {}", row.text("error"))),
+    let Pruned { segments } = ask::typed(&answer).context(operation)?;
+    show_rows(global.output, &answer, "segments", |out| table(out, &segments, args.dry_run))?;
+    match segments.into_iter().find_map(|row| row.error) {
+        Some(error) => Err(anyhow!("prune the store: {error}")),
         None => Ok(()),
     }
 }
 
 /// Prunes the configured store under its lock, without a daemon.
-fn offline(global: &Global, args: &Args) -> anyhow::Result<Json> {
+fn offline(global: &Global, args: &Args) -> anyhow::Result<Pruned> {
     let config =
         Config::load(&global.overrides(), &Environment::of_process()).context("read the configuration")?;
     if !config.state_dir.join("FORMAT").exists() {
@@ -100,22 +102,22 @@ fn offline(global: &Global, args: &Args) -> anyhow::Result<Json> {
     });
     let options = PruneOptions { class: args.class.clone(), keep, dry_run: args.dry_run };
     let all = opened.store.prune(&options).context("prune the store")?;
-    Ok(prune_answer(&all))
+    Ok(pruned(&all))
 }
 
-fn table(out: &mut Output, rows: &[Json], dry_run: bool) -> anyhow::Result<()> {
-    let now = Clock::real().now().0;
-    let cells = |row: &Json| {
+fn table(out: &mut Output, rows: &[PrunedSegment], dry_run: bool) -> anyhow::Result<()> {
+    let now = Clock::real().now();
+    let cells = |row: &PrunedSegment| {
         vec![
-            row.leaf("class"),
-            row.leaf("segment"),
-            row.leaf("entries"),
-            row.leaf("jobs"),
-            bytes(row.number("disk_bytes")),
-            ago(row, "oldest", now),
-            ago(row, "newest", now),
-            row.leaf("reason"),
-            row.leaf("outcome"),
+            row.class.clone(),
+            row.segment.to_string(),
+            row.entries.to_string(),
+            row.jobs.to_string(),
+            bytes(row.disk_bytes),
+            ago(row.oldest, now),
+            ago(row.newest, now),
+            row.reason.clone(),
+            row.outcome.clone(),
         ]
     };
     if !rows.is_empty() {
@@ -133,8 +135,8 @@ fn table(out: &mut Output, rows: &[Json], dry_run: bool) -> anyhow::Result<()> {
         table.print(out, &rows.iter().map(cells).collect::<Vec<_>>())?;
     }
     let (outcome, verb) = if dry_run { ("planned", "would be dropped") } else { ("dropped", "dropped") };
-    let dropped: Vec<_> = rows.iter().filter(|row| row.text("outcome") == outcome).collect();
-    let sum = |name: &str| dropped.iter().map(|row| row.number(name)).sum::<u64>();
-    let (count, entries, size) = (dropped.len(), sum("entries"), bytes(sum("disk_bytes")));
-    Ok(out.line(&format!("{count} segments {verb}: {entries} entries, {size} on disk"))?)
+    let dropped: Vec<_> = rows.iter().filter(|row| row.outcome == outcome).collect();
+    let entries: u64 = dropped.iter().map(|row| row.entries).sum();
+    let size = bytes(dropped.iter().map(|row| row.disk_bytes).sum());
+    Ok(out.line(&format!("{} segments {verb}: {entries} entries, {size} on disk", dropped.len()))?)
 }

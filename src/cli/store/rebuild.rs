@@ -3,14 +3,11 @@
 use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
-use super::super::Global;
-use super::super::format::output::show;
-use super::super::format::progress::{Bar, Unit};
 use super::tool::{config, count, field};
 use crate::base::clock::Clock;
+use crate::cli::{Bar, Global, Unit, show};
 use crate::store::tools::rebuild::{self, SegmentSelector};
 
-/// Flags of `store rebuild`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
     /// Only this segment: its number, or class/number, as printed by `store verify`

@@ -6,11 +6,9 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use serde_json::json;
 
-use super::super::format::output::show;
-use super::super::format::progress::{Bar, Unit};
-use super::super::{Global, finding};
 use super::tool::{config, count, field};
 use crate::base::clock::Clock;
+use crate::cli::{Bar, Global, Unit, finding, show};
 use crate::config::salt_master::read_key;
 use crate::ingest::master_keys::MasterKeys;
 use crate::ingest::spill;
@@ -19,7 +17,6 @@ use crate::store::Store;
 use crate::store::tools::redact::{self, Redact};
 use crate::wire::msgpack;
 
-/// Flags of `store redact-keys`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
     /// Report the entries that would be redacted and change nothing; the daemon may be running

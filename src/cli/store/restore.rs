@@ -5,15 +5,12 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use serde_json::json;
 
-use super::super::Global;
-use super::super::format::output::show;
-use super::super::format::progress::{Bar, Unit, bytes};
 use super::tool::{config, count, field};
 use crate::base::clock::{Clock, Micros};
+use crate::cli::{Bar, Global, Unit, bytes, show};
 use crate::store::tools::backup::restore;
 use crate::store::tools::{layout, rebuild};
 
-/// Arguments of `store restore`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
     /// The backup's directory

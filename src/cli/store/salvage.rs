@@ -5,14 +5,11 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
-use super::super::format::output::{Output, OutputError, plain, show};
-use super::super::format::progress::{Bar, Unit};
-use super::super::{Global, finding};
 use super::tool::{count, field};
 use crate::base::clock::Clock;
+use crate::cli::{Bar, Global, Output, OutputError, Unit, finding, plain, show};
 use crate::store::tools::salvage::{self, Loss, SalvageReport};
 
-/// Arguments of `store salvage`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
     /// Damaged directory: a state directory, a part of one, or a backup

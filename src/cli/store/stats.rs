@@ -1,13 +1,9 @@
 //! `saltcellar store stats`: shows statistics of the store.
 
-use serde_json::Value as Json;
-
-use super::super::format::fields::Fields as _;
-use super::super::format::output::{Output, show};
-use super::super::format::table::{Column, Table};
-use super::super::{Global, ask};
 use super::{ago, bytes, span};
-use crate::base::clock::Clock;
+use crate::api::call::store::{StoreClass, StoreState};
+use crate::base::clock::{Clock, Micros};
+use crate::cli::{Column, Global, Output, Table, ask, show};
 
 pub(super) const EXAMPLES: &str = "\
 RAW is the size of tags and bodies as received, DISK the size on disk including indexes, RATIO is DISK / RAW. KEEPS is \
@@ -18,22 +14,22 @@ Examples:
   saltcellar store stats --output json | jq '.classes[] | {class, disk_bytes}'";
 
 pub(super) fn run(global: &Global) -> anyhow::Result<()> {
-    let stats = ask::answer(global, "store_stats", (), "query the store's statistics")?;
-    show(global.output, &stats, |out| table(out, &stats))
+    let (state, answer): (StoreState, _) =
+        ask::answer_as(global, "store_stats", (), "query the store's statistics")?;
+    show(global.output, &answer, |out| table(out, &state))
 }
 
-fn table(out: &mut Output, stats: &Json) -> anyhow::Result<()> {
-    let space = stats.of("space");
+fn table(out: &mut Output, stats: &StoreState) -> anyhow::Result<()> {
+    let space = &stats.space;
     let [free, total, low, min] =
-        ["free_bytes", "total_bytes", "low_bytes", "min_bytes"].map(|name| bytes(space.number(name)));
-    let state = space.leaf("state");
+        [space.free_bytes, space.total_bytes, space.low_bytes, space.min_bytes].map(bytes);
+    let state = &space.state;
     out.line(&format!("disk      {free} free of {total}: {state} (low below {low}, full below {min})"))?;
-    let checkpoint = stats.of("checkpoint").as_u64().map_or("-".to_owned(), |seq| seq.to_string());
-    let (head, durable) = (stats.number("head"), stats.number("durable"));
+    let checkpoint = or_dash(stats.checkpoint, |seq| seq.to_string());
+    let StoreState { head, durable, holds, classes, .. } = stats;
     out.line(&format!("seq       head {head}, durable {durable}, checkpoint {checkpoint}"))?;
-    out.line(&format!("held      {} jobs", stats.number("holds")))?;
-    let classes = stats.list("classes");
-    let now = Clock::real().now().0;
+    out.line(&format!("held      {holds} jobs"))?;
+    let now = Clock::real().now();
     out.line("")?;
     let mut table = Table::new([
         Column::truncated("CLASS"),
@@ -60,39 +56,41 @@ fn table(out: &mut Output, stats: &Json) -> anyhow::Result<()> {
     Ok(table.print(out, &rows)?)
 }
 
-fn statistics(class: &Json, now: i64) -> Vec<String> {
-    let (raw, disk) = (class.number("raw_bytes"), class.number("disk_bytes"));
+fn or_dash(value: Option<u64>, show: fn(u64) -> String) -> String {
+    value.map_or("-".to_owned(), show)
+}
+
+fn statistics(class: &StoreClass, now: Micros) -> Vec<String> {
+    let (raw, disk, rate) = (class.raw_bytes, class.disk_bytes, class.entries_per_1000_s);
     let ratio =
-        (disk * 100).checked_div(raw).map_or("-".to_owned(), |n| format!("{}.{:02}", n / 100, n % 100));
-    let rate = class.number("entries_per_1000_s");
+        or_dash((disk * 100).checked_div(raw), |percent| format!("{}.{:02}", percent / 100, percent % 100));
     vec![
-        class.leaf("class"),
-        class.leaf("segments"),
-        class.leaf("entries"),
+        class.class.clone(),
+        class.segments.to_string(),
+        class.entries.to_string(),
         bytes(raw),
         bytes(disk),
         ratio,
-        ago(class, "oldest", now),
-        ago(class, "newest", now),
+        ago(class.oldest, now),
+        ago(class.newest, now),
         format!("{}.{}", rate / 1000, rate % 1000 / 100),
     ]
 }
 
-fn limits(class: &Json) -> Vec<String> {
-    let age = match (class.text("keep_age"), class.of("keep_age_s").as_u64()) {
+fn limits(class: &StoreClass) -> Vec<String> {
+    let age = match (class.keep_age.as_str(), class.keep_age_s) {
         ("salt", Some(seconds)) => format!("{} (salt)", span(seconds)),
-        ("salt", None) if *class.of("keep_age_known") == false => "not reported yet (salt)".to_owned(),
+        ("salt", None) if !class.keep_age_known => "not reported yet (salt)".to_owned(),
         ("salt", None) => "forever (salt)".to_owned(),
         (_, Some(seconds)) => span(seconds),
         (_, None) => "forever".to_owned(),
     };
-    let age = if class.is("configured") { age } else { format!("{age} (not configured)") };
-    let or_dash = |name: &str, show: fn(u64) -> String| class.of(name).as_u64().map_or("-".to_owned(), show);
+    let age = if class.configured { age } else { format!("{age} (not configured)") };
     vec![
-        class.leaf("class"),
+        class.class.clone(),
         age,
-        or_dash("keep_bytes", bytes),
-        or_dash("keep_entries", |n| n.to_string()),
-        class.leaf("held_segments"),
+        or_dash(class.keep_bytes, bytes),
+        or_dash(class.keep_entries, |n| n.to_string()),
+        class.held_segments.to_string(),
     ]
 }

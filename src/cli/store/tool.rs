@@ -4,9 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 
-use super::super::format::fields::Fields as _;
-use super::super::format::output::{Output, OutputError, plain};
-use super::super::{Global, ask};
+use crate::api::status::Status;
+use crate::cli::{Global, NoDaemon, Output, OutputError, ask, plain};
 use crate::config::{Config, Environment, Origin};
 
 pub(super) fn config(global: &Global) -> anyhow::Result<Config> {
@@ -24,11 +23,12 @@ pub(super) fn state_dir_of_daemon(global: &Global) -> anyhow::Result<PathBuf> {
         return Ok(config.state_dir);
     }
     let mut client = match ask::connect(global) {
-        Err(error) if error.is::<ask::NoDaemon>() => return Ok(config.state_dir),
+        Err(error) if error.is::<NoDaemon>() => return Ok(config.state_dir),
         client => client?,
     };
-    let status = ask::call(&mut client, "status", ()).context("query the daemon's state directory")?;
-    Ok(status.of("state_dir").as_str().map_or(config.state_dir, PathBuf::from))
+    let (status, _): (Status, _) =
+        ask::call_as(&mut client, "status", ()).context("query the daemon's state directory")?;
+    Ok(status.state_dir.into())
 }
 
 /// Line width without a terminal.

@@ -3,13 +3,10 @@
 use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
-use super::super::format::output::{Output, OutputError, show};
-use super::super::format::progress::{Bar, Unit, bytes};
-use super::super::{Global, finding};
 use super::tool::{count, field, state_dir};
+use crate::cli::{Bar, Global, Output, OutputError, Unit, bytes, finding, plain, show};
 use crate::store::tools::verify::{self, IndexCheck, Problem, VerifyOptions, VerifyReport};
 
-/// Flags of `store verify`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
     /// Verify only block headers, not bodies and indexes
@@ -115,7 +112,7 @@ fn list(out: &mut Output, heading: &str, problems: &[Problem]) -> Result<(), Out
     out.line("")?;
     out.heading(&format!("{heading}:"))?;
     for problem in problems {
-        out.line(&super::super::format::output::plain(&problem.path.to_string_lossy()))?;
+        out.line(&plain(&problem.path.to_string_lossy()))?;
         let location = match (problem.offset, problem.bytes) {
             (Some(offset), Some(bytes)) => format!("byte {offset}, {}: ", count(bytes, "byte", "bytes")),
             (Some(offset), None) => format!("byte {offset}: "),

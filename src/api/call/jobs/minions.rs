@@ -1,16 +1,10 @@
 //! Calls about minions.
 
-use serde::Serialize;
-
 use super::super::lists::glob;
 use super::super::{Ctx, document, failed};
 use crate::api::query::{MinionsFilter, minion, minions_list};
 use crate::base::limits::MINIONS_ROWS_MAX;
 use crate::wire::call::{Args, CallError};
-
-fn answer(value: impl Serialize) -> Result<Vec<u8>, CallError> {
-    document(serde_json::to_value(value).map_err(|error| CallError::Internal(error.to_string()))?)
-}
 
 pub(in crate::api::call) fn list(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let filter = MinionsFilter {
@@ -19,10 +13,10 @@ pub(in crate::api::call) fn list(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, 
         after: args.text("after")?.map(str::to_owned),
         limit: args.count("limit")?.unwrap_or(MINIONS_ROWS_MAX).clamp(1, MINIONS_ROWS_MAX),
     };
-    answer(minions_list(&ctx.store, &filter).map_err(failed)?)
+    document(&minions_list(&ctx.store, &filter).map_err(failed)?)
 }
 
 pub(in crate::api::call) fn show(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let id = args.text("minion")?.ok_or(CallError::BadArgs { key: "minion", expected: "a minion id" })?;
-    answer(minion(&ctx.store, id).map_err(failed)?)
+    document(&minion(&ctx.store, id).map_err(failed)?)
 }

@@ -1,13 +1,14 @@
 //! Calls about the reactor: status, history, reasons, replay.
 
-use serde_json::{Map as JsonMap, Value as Json, json};
+use std::collections::BTreeMap;
+
+use serde_json::{Value as Json, json};
 
 mod shadow;
 
 pub(super) use self::shadow::shadow;
-use super::lists::Map;
 use super::{Ctx, document, failed};
-use crate::api::query::Job;
+use crate::api::query::{Answer, Job};
 use crate::base::clock::Micros;
 use crate::base::limits::{
     LIST_BYTES_MAX, LIST_ROWS_MAX, REACTOR_LEASE, REACTOR_NAMES_MAX, REACTOR_RESULT_BYTES_MAX,
@@ -21,8 +22,137 @@ use crate::reactor::run::engine::Handle;
 use crate::reactor::run::record::replay::{ReplayError, Replayed};
 use crate::store::{StoreError, StoredEntry};
 use crate::wire::call::{Args, CallError};
-use crate::wire::msgpack::{Writer, as_bool, as_int, as_text, elements, get};
+use crate::wire::msgpack::{Stored, Time, as_bool, as_int, as_text, elements, get, or_absent};
 use crate::wire::salt_event::job_tag;
+
+answers! {
+    /// The reactor and its rules; without a reactor, the rules of a master's configuration.
+    ReactorState {
+        #[serde(flatten)]
+        running: Option<RunningReactor>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        blocked: Option<String>,
+        salts_reactor: bool,
+        rules: Vec<RuleState>,
+    }
+    /// A reactor. Times are microseconds since 1970.
+    RunningReactor {
+        cursor: u64,
+        behind: u64,
+        waiting: u64,
+        open: u64,
+        unstored: u64,
+        master_unreachable: bool,
+        shadow: bool,
+        /// Why a new configuration is not in use.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        refused: Option<Refusal>,
+        /// Finished reactions since the start, by state.
+        reactions: BTreeMap<String, u64>,
+        /// Calls compared in shadow mode since the start, by result.
+        compared: BTreeMap<String, u64>,
+        differences: Json,
+        /// A call of another reactor.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        foreign_call: Option<ForeignCall>,
+    }
+    /// A refusal with its time.
+    Refusal {
+        time: i64,
+        why: String,
+    }
+    /// A call with its time.
+    ForeignCall {
+        time: i64,
+        fun: String,
+    }
+    /// A rule and the reactor that acts on its events.
+    RuleState {
+        rule: String,
+        acts: String,
+        why: String,
+        files: Vec<String>,
+    }
+    /// Reactions, the latest first.
+    ReactionsPage {
+        reactions: Vec<ReactionRow>,
+        more: bool,
+        /// The `cursor` of the next page.
+        #[serde(serialize_with = "or_absent")]
+        next: Option<String>,
+    }
+    /// A reaction.
+    ReactionRow {
+        seq: u64,
+        time: Time,
+        tag: String,
+        #[serde(serialize_with = "or_absent")]
+        minion: Option<String>,
+        /// The record as stored; its times are microseconds since 1970.
+        reaction: Stored,
+        /// The results of its calls, with one reaction only.
+        #[serde(serialize_with = "or_absent")]
+        results: Option<Vec<Option<CallResult>>>,
+    }
+    /// The present result of a call.
+    CallResult {
+        seen: bool,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        took_us: Option<i64>,
+        #[serde(skip_serializing_if = "Stored::is_none")]
+        success: Stored,
+        #[serde(skip_serializing_if = "Stored::is_none")]
+        retcode: Stored,
+        #[serde(rename = "return", skip_serializing_if = "Stored::is_none")]
+        value: Stored,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        returned: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        failed: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        returns: Option<Vec<MinionResult>>,
+    }
+    /// The return of a minion for a call.
+    MinionResult {
+        minion: String,
+        retcode: i64,
+        failed: bool,
+        took_us: i64,
+    }
+    /// Why the reactor reacts to a tag, or not.
+    Why {
+        rules: Vec<String>,
+        reactions: Vec<ReactionRow>,
+        #[serde(serialize_with = "or_absent")]
+        event: Option<u64>,
+        #[serde(serialize_with = "or_absent")]
+        time: Option<Time>,
+        #[serde(serialize_with = "or_absent")]
+        source: Option<String>,
+        #[serde(serialize_with = "or_absent")]
+        user: Option<String>,
+    }
+    /// The renewed lease of the reactor.
+    Renewal {
+        token: String,
+        lease_ms: u64,
+        blocked: Option<String>,
+        version: String,
+    }
+    /// Calls or rules that are repeated.
+    Replay {
+        seq: u64,
+        /// calls or rules
+        what: String,
+        count: u64,
+    }
+}
+
+impl From<Assigned> for RuleState {
+    fn from(Assigned { rule, actor, why }: Assigned) -> Self {
+        Self { rule: rule.pattern, acts: actor.name().to_owned(), why, files: rule.files }
+    }
+}
 
 fn reactor(ctx: &Ctx) -> Result<&Handle, CallError> {
     let none = || {
@@ -38,49 +168,43 @@ pub(super) fn list(ctx: &Ctx, _args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let status = handle.status();
     let buses: Vec<_> = ctx.buses.iter().map(BusMonitor::status).collect();
     let unstored: u64 = buses.iter().map(|bus| bus.waiting.events + bus.waiting.spilled_events).sum();
-    let ended = handle.ended().into_iter().map(|(state, count)| (state.to_owned(), count.into()));
+    let ended = handle.ended().into_iter().map(|(state, count)| (state.to_owned(), count));
     let blocked = handle.blocked_by().or_else(|| no_events(ctx, &buses));
     let salts = handle.salts_reactor();
     let rules =
         acting::assign(handle.rules(), &salts, blocked.as_deref(), "`reactor.rules` does not have it");
-    let rules = rules.into_iter().map(|Assigned { rule, actor, why }| {
-        json!({ "rule": rule.pattern, "acts": actor.name(), "why": why, "files": rule.files })
-    });
-    let mut answer = json!({
-        "cursor": status.cursor.0,
-        "behind": status.behind,
-        "waiting": status.waiting,
-        "open": status.open,
-        "unstored": unstored,
-        "master_unreachable": status.master_unreachable,
-        "shadow": status.shadow,
-        "refused": status.refused.map(|(at, why)| json!({ "time": at.0, "why": why })),
-        "reactions": ended.collect::<JsonMap<_, _>>(),
-        "blocked": blocked,
-        "salts_reactor": salts.runs,
-        "compared": compared(ctx),
-        "differences": handle.differences(),
-        "foreign_call": handle.foreign_call().map(|(at, fun)| json!({ "time": at.0, "fun": fun })),
-        "rules": rules.collect::<Json>(),
-    });
-    if let Some(fields) = answer.as_object_mut() {
-        fields.retain(|_, value| !value.is_null());
-    }
-    document(answer)
+    let running = RunningReactor {
+        cursor: status.cursor.0,
+        behind: status.behind,
+        waiting: status.waiting as u64,
+        open: status.open as u64,
+        unstored,
+        master_unreachable: status.master_unreachable,
+        shadow: status.shadow,
+        refused: status.refused.map(|(at, why)| Refusal { time: at.0, why }),
+        reactions: ended.collect(),
+        compared: compared(ctx),
+        differences: json!(handle.differences()),
+        foreign_call: handle.foreign_call().map(|(at, fun)| ForeignCall { time: at.0, fun }),
+    };
+    let rules = rules.into_iter().map(RuleState::from).collect();
+    document(&ReactorState { running: Some(running), blocked, salts_reactor: salts.runs, rules })
 }
 
 /// Numbers of calls compared in shadow mode since the start, by result.
-fn compared(ctx: &Ctx) -> Json {
+fn compared(ctx: &Ctx) -> BTreeMap<String, u64> {
     let metrics = &ctx.metrics;
-    json!({
-        "same": metrics.shadow_same.get(),
-        "differs": metrics.shadow_differs.get(),
-        "only ours": metrics.shadow_only_ours.get(),
-        "only Salt's": metrics.shadow_only_salts.get(),
-        "ours failed": metrics.shadow_failed.get(),
-        "unseen": metrics.shadow_unseen.get(),
-        "unattributed": metrics.shadow_unattributed.get(),
-    })
+    [
+        ("same", &metrics.shadow_same),
+        ("differs", &metrics.shadow_differs),
+        ("only ours", &metrics.shadow_only_ours),
+        ("only Salt's", &metrics.shadow_only_salts),
+        ("ours failed", &metrics.shadow_failed),
+        ("unseen", &metrics.shadow_unseen),
+        ("unattributed", &metrics.shadow_unattributed),
+    ]
+    .map(|(result, count)| (result.to_owned(), count.get()))
+    .into()
 }
 
 /// Renews the reactor's lease for the master's engine, see [`EngineReport`].
@@ -95,12 +219,12 @@ pub(super) fn lease(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     };
     let (token, blocked) = handle.report(&report);
     let buses: Vec<_> = ctx.buses.iter().map(BusMonitor::status).collect();
-    document(json!({
-        "token": token,
-        "lease_ms": REACTOR_LEASE.as_millis(),
-        "blocked": blocked.or_else(|| no_events(ctx, &buses)),
-        "version": env!("CARGO_PKG_VERSION"),
-    }))
+    document(&Renewal {
+        token,
+        lease_ms: u64::try_from(REACTOR_LEASE.as_millis()).unwrap_or(u64::MAX),
+        blocked: blocked.or_else(|| no_events(ctx, &buses)),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    })
 }
 
 /// Why the reactor receives no events; `None` if it does.
@@ -161,28 +285,19 @@ pub(super) fn history(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> 
             }
         }
     }
-    let mut w = Writer::new();
-    w.map(2).str("reactions").array(rows.len());
-    for row in &rows {
-        write(&mut w, row, None);
-    }
-    w.str("more").bool(more && !rows.is_empty());
-    Ok(w.into_bytes())
+    let reactions: Vec<_> = rows.iter().map(reaction).collect();
+    document(&ReactionsPage { more: more && !reactions.is_empty(), reactions, next: None })
 }
 
-fn write(w: &mut Writer, row: &StoredEntry, results: Option<&[u8]>) {
-    let mut map = Map::default();
-    map.key("seq").uint(row.seq.0);
-    map.key("time").int(row.at.0);
-    map.key("tag").str(String::from_utf8_lossy(&row.tag).trim_start_matches(REACTION_TAG));
-    if !row.minion.is_empty() {
-        map.key("minion").str(&row.minion);
+fn reaction(row: &StoredEntry) -> ReactionRow {
+    ReactionRow {
+        seq: row.seq.0,
+        time: Time(row.at),
+        tag: String::from_utf8_lossy(&row.tag).trim_start_matches(REACTION_TAG).to_owned(),
+        minion: Some(row.minion.clone()).filter(|minion| !minion.is_empty()),
+        reaction: Stored::of(Some(&row.body)),
+        results: None,
     }
-    map.key("reaction").raw(&row.body);
-    if let Some(results) = results {
-        map.key("results").raw(results);
-    }
-    map.write(w);
 }
 
 /// The record with this number, or the first record about the event with this number.
@@ -225,66 +340,61 @@ fn found(ctx: &Ctx, args: &Args<'_>) -> Result<StoredEntry, CallError> {
 /// One reaction, with the results of its calls.
 pub(super) fn show(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let record = found(ctx, args)?;
-    let calls: Vec<&[u8]> = elements(get(&record.body, "calls").unwrap_or_default()).collect();
-    let mut results = Writer::new();
-    results.array(calls.len());
-    for call in calls {
-        result(ctx, &mut results, call).map_err(failed)?;
-    }
-    let mut w = Writer::new();
-    write(&mut w, &record, Some(&results.into_bytes()));
-    Ok(w.into_bytes())
+    let calls = elements(get(&record.body, "calls").unwrap_or_default());
+    let results = calls.map(|call| result(ctx, call)).collect::<Result<_, _>>().map_err(failed)?;
+    document(&ReactionRow { results: Some(results), ..reaction(&record) })
 }
 
 /// The current result of a call: of a job, or of a function that had finished when the record was written.
-fn result(ctx: &Ctx, w: &mut Writer, call: &[u8]) -> Result<(), StoreError> {
+fn result(ctx: &Ctx, call: &[u8]) -> Result<Option<CallResult>, StoreError> {
     let text = |key| get(call, key).and_then(as_text).unwrap_or_default();
     let sent = get(call, "sent").and_then(as_int).unwrap_or(0);
     let (client, jid) = (text("client"), text("jid"));
     if text("outcome") == "ran" {
-        let mut map = Map::default();
-        map.key("seen").bool(true);
-        for (key, of) in
-            [("took_us", "took_us"), ("success", "success"), ("retcode", "retcode"), ("return", "result")]
-        {
-            if let Some(value) = get(call, of) {
-                map.key(key).raw(value);
-            }
-        }
-        map.write(w);
-        return Ok(());
+        let stored = |key| Stored::of(get(call, key));
+        return Ok(Some(CallResult {
+            seen: true,
+            took_us: get(call, "took_us").and_then(as_int),
+            success: stored("success"),
+            retcode: stored("retcode"),
+            value: stored("result"),
+            ..CallResult::default()
+        }));
     }
     if jid.is_empty() || !matches!(client, "local" | "runner") {
-        w.nil();
-        return Ok(());
+        return Ok(None);
     }
     let entries = ctx.store.job_entries(jid)?;
-    let mut map = Map::default();
+    let seen = !entries.is_empty();
     if client == "runner" {
-        map.key("seen").bool(!entries.is_empty());
         let is_ret = |entry: &&StoredEntry| job_tag(&entry.tag).is_some_and(|tag| tag.about == "ret");
-        if let Some(ret) = entries.iter().find(is_ret) {
-            map.key("took_us").int(ret.at.0 - sent);
-            if let Some(success) = get(&ret.body, "success").and_then(as_bool) {
-                map.key("success").bool(success);
-            }
-            let value = get(&ret.body, "return").filter(|value| value.len() <= REACTOR_RESULT_BYTES_MAX);
-            map.key("return").raw(value.unwrap_or(&[0xc0]));
-        }
-    } else {
-        map.key("seen").bool(!entries.is_empty());
-        let job = Job::of(entries).unwrap_or_default();
-        map.key("returned").uint(job.answers.len() as u64);
-        map.key("failed").uint(job.failed() as u64);
-        let shown = job.answers.len().min(REACTOR_NAMES_MAX);
-        let list = map.key("returns").array(shown);
-        for (minion, answer) in job.answers.iter().take(shown) {
-            list.map(4).str("minion").str(minion).str("retcode").int(answer.code().unwrap_or_default());
-            list.str("failed").bool(answer.failed()).str("took_us").int(answer.entry.at.0 - sent);
-        }
+        let Some(ret) = entries.iter().find(is_ret) else {
+            return Ok(Some(CallResult { seen, ..CallResult::default() }));
+        };
+        let value = get(&ret.body, "return").filter(|value| value.len() <= REACTOR_RESULT_BYTES_MAX);
+        let success = get(&ret.body, "success").filter(|success| as_bool(success).is_some());
+        return Ok(Some(CallResult {
+            seen,
+            took_us: Some(ret.at.0 - sent),
+            success: Stored::of(success),
+            value: Stored::of(value).or_nil(),
+            ..CallResult::default()
+        }));
     }
-    map.write(w);
-    Ok(())
+    let job = Job::of(entries).unwrap_or_default();
+    let answer = |(minion, answer): (&String, &Answer)| MinionResult {
+        minion: minion.clone(),
+        retcode: answer.code().unwrap_or_default(),
+        failed: answer.failed(),
+        took_us: answer.entry.at.0 - sent,
+    };
+    Ok(Some(CallResult {
+        seen,
+        returned: Some(job.answers.len() as u64),
+        failed: Some(job.failed() as u64),
+        returns: Some(job.answers.iter().take(REACTOR_NAMES_MAX).map(answer).collect()),
+        ..CallResult::default()
+    }))
 }
 
 /// The rules that match a tag, and the reactions to its latest events.
@@ -304,25 +414,19 @@ pub(super) fn why(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let rows = ctx.store.events_before(&of_tag, ctx.store.durable(), 10, LIST_BYTES_MAX).map_err(failed)?;
     let events = EventFilter { tag: exactly(tag), ..EventFilter::default() };
     let latest = ctx.store.events_before(&events, ctx.store.durable(), 1, LIST_BYTES_MAX).map_err(failed)?;
-    let mut map = Map::default();
-    let w = map.key("rules").array(matching.len());
-    for rule in matching {
-        w.str(&rule);
-    }
-    let w = map.key("reactions").array(rows.len());
-    for row in &rows {
-        write(w, row, None);
-    }
-    if let Some(event) = latest.first() {
-        map.key("event").uint(event.seq.0);
-        map.key("time").int(event.at.0);
-        map.key("source").str(event.source.name());
-        map.key("user").str(get(&event.body, "user").and_then(as_text).unwrap_or_default());
-    }
-    Ok(map.into_bytes())
+    let event = latest.first();
+    let user =
+        |event: &StoredEntry| get(&event.body, "user").and_then(as_text).unwrap_or_default().to_owned();
+    document(&Why {
+        rules: matching.iter().map(ToString::to_string).collect(),
+        reactions: rows.iter().map(reaction).collect(),
+        event: event.map(|event| event.seq.0),
+        time: event.map(|event| Time(event.at)),
+        source: event.map(|event| event.source.name().to_owned()),
+        user: event.map(user),
+    })
 }
 
-/// Repeats dead-lettered calls.
 pub(super) fn replay(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
     let handle = reactor(ctx)?;
     let flag = |key| Ok::<bool, CallError>(args.raw(key).and_then(as_bool).unwrap_or(false));
@@ -347,5 +451,5 @@ pub(super) fn replay(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>, CallError> {
         Replayed::Calls(count) => ("calls", count),
         Replayed::Rules(count) => ("rules", count),
     };
-    document(json!({ "seq": number, "what": what, "count": count }))
+    document(&Replay { seq: number, what: what.to_owned(), count: count as u64 })
 }

@@ -52,12 +52,10 @@ const ASSETS: &[(&str, &str, &str)] = &[
 const PARTS: [&str; 9] =
     ["", "assets", "engines", "events", "jobs", "minions", "reactor", "sign-in", "sign-out"];
 
-/// Whether a path belongs to the page.
 pub(super) fn is_page(path: &str) -> bool {
     path.strip_prefix('/').is_some_and(|path| PARTS.contains(&path.split('/').next().unwrap_or_default()))
 }
 
-/// The routes of the page.
 pub(super) fn routes() -> Router<Arc<HttpServer>> {
     let mut router = Router::new()
         .route("/sign-in", get(session::form).post(session::sign_in))
@@ -179,7 +177,6 @@ impl Frame {
     }
 }
 
-/// An HTML answer.
 fn html(status: StatusCode, body: Bytes) -> Answer {
     let mut answer = plain(status, HTML, body);
     for (name, value) in [

@@ -17,7 +17,6 @@ macro_rules! templates {
     ($($name:literal)+) => { &[$(($name, include_str!(concat!("templates/", $name)))),+] };
 }
 
-/// All templates.
 pub(super) const TEMPLATES: &[(&str, &str)] = templates! {
     "diff.html" "engines.html" "events.html" "job.html" "jobs.html" "layout.html" "minion.html" "minions.html"
     "notice.html" "overview.html" "reaction.html" "reactor.html"
@@ -94,7 +93,6 @@ fn part(value: &Value) -> Value {
     Value::from_safe_string(encoded(&plain_text(value)))
 }
 
-/// Text, percent-encoded.
 pub(super) fn encoded(text: &str) -> String {
     let mut encoded = String::new();
     for byte in text.bytes() {

@@ -15,7 +15,6 @@ use super::super::server::{HttpServer, Server, rejected, rejected_with};
 use super::{html, render, see_other};
 use crate::base::limits::HTTP_BODY_BYTES_MAX;
 
-/// The name of the cookie.
 const COOKIE: &str = "saltcellar";
 
 /// The token in the cookies of a request.
@@ -45,7 +44,6 @@ fn shown(status: StatusCode, data: &serde_json::Value) -> Response {
     }
 }
 
-/// The form for a token.
 pub(super) async fn form(request: Request) -> Response {
     let Query(query) = Query::<Vec<(String, String)>>::try_from_uri(request.uri()).unwrap_or_default();
     let next = query.iter().find(|(name, _)| name == "next").map_or("/", |(_, next)| next);
@@ -106,7 +104,6 @@ pub(in super::super) fn without_token(answer: Response) -> Response {
         .unwrap_or_else(rejected)
 }
 
-/// Signs out.
 pub(super) async fn sign_out() -> Response {
     without_token(see_other("/sign-in"))
 }

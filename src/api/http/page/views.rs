@@ -16,7 +16,6 @@ use super::render::encoded;
 use crate::base::limits::{LIST_ROWS_MAX, PAGE_OVERVIEW_ROWS, PAGE_ROWS, PAGE_STREAM_RATE};
 use crate::model::Right;
 
-/// A view.
 pub(super) struct View {
     pub(super) path: &'static str,
     pub(super) template: &'static str,
@@ -52,7 +51,6 @@ const fn view(
     View { path, template, title, part, kind }
 }
 
-/// All views.
 pub(super) const VIEWS: &[View] = &[
     view("/", "overview.html", "Overview", "overview", Kind::Overview),
     view("/jobs", "jobs.html", "Jobs", "jobs", Kind::Jobs),
@@ -328,7 +326,7 @@ async fn engines(ask: &Ask<'_>) -> Result<Json, HttpError> {
 async fn sink(ask: &Ask<'_>) -> Result<Json, HttpError> {
     let sinks = ask.get("/sinks/{name}", Vec::new()).await?;
     let letters = ask.get("/sinks/{name}/dead-letters", ask.fields(&["limit"])?).await?;
-    let next = letters["next"].as_u64().map(|next| ask.with("after", &next.to_string()));
+    let next = letters["next"].as_array().map(|_| ask.with("after", &letters["next"].to_string()));
     Ok(json!({ "sinks": sinks, "letters": letters, "next_page": next }))
 }
 

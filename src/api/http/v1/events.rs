@@ -21,7 +21,7 @@ use super::super::access::Access;
 use super::super::answer::{Answer, HttpError, plain};
 use super::super::server::HttpServer;
 use super::super::tokens::{Token, TokenLimits};
-use super::params::{cursor, packed};
+use super::params::cursor;
 use super::rate::{Budget, until_next_second};
 use super::shared::{Part, Piece, PieceKey};
 use crate::api::call::{CallHandler, Caller, Ctx, failed, find};
@@ -32,9 +32,8 @@ use crate::store::Start;
 use crate::wire::call::{Args, CallError};
 use crate::wire::filter::EntryFilter;
 use crate::wire::json::{append_plain, to_json};
-use crate::wire::msgpack::{as_bool, as_int, as_text, elements, get, pairs};
+use crate::wire::msgpack::{as_bool, as_int, as_text, elements, encode, get, pairs};
 
-/// Whether a token may read an event of an answer.
 fn is_allowed(event: &[u8], limits: &TokenLimits) -> bool {
     let text = |key| get(event, key).and_then(as_text).unwrap_or_default();
     !limits.is_limited() || limits.allow_event(text("tag"), text("minion"), text("fun"))
@@ -104,7 +103,6 @@ pub(super) fn answer_text(answer: &[u8], limits: &TokenLimits, store: &str) -> V
     out
 }
 
-/// The form of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
     Sse,
@@ -197,7 +195,6 @@ impl HttpBody for Pieces {
     }
 }
 
-/// A stream of events.
 pub(super) struct Stream {
     server: Arc<HttpServer>,
     /// The filter, as arguments of a call.
@@ -266,7 +263,6 @@ impl Stream {
         self.budget.as_mut().map_or(HTTP_STREAM_EVENTS, |budget| budget.left(now).min(HTTP_STREAM_EVENTS))
     }
 
-    /// Notes a piece that is sent.
     fn note(&mut self, piece: &Piece) {
         self.is_end = piece.events > 0 && !piece.more;
         let now = self.server.ctx.clock.monotonic();
@@ -286,7 +282,7 @@ impl Stream {
         args.extend(start.map(|(name, value)| (name.to_owned(), value)));
         args.insert("limit".to_owned(), events.into());
         args.insert("wait_ms".to_owned(), u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).into());
-        let args = packed(args)?;
+        let args = encode(&args)?;
         let ctx = &self.server.ctx;
         let call = find("events_follow").map(|call| &call.run);
         let (Some(CallHandler::Poll(run)), Some(args)) = (call, Args::of(&args)) else {

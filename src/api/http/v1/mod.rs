@@ -24,18 +24,18 @@ use serde_json::Value as Json;
 
 use self::events::{Format, Stream, answer_text};
 use self::operations::{Limit, OPERATIONS, Operation, Shape};
-use self::params::{arguments, packed};
+use self::params::arguments;
 use self::types::Finish;
 use super::access::Access;
 use super::answer::{Answer, HttpError, plain, tagged};
 use super::server::{HttpServer, Server, rejected};
 use super::tokens::TokenLimits;
-use crate::api::call::{CallHandler, find};
+use crate::api::call::CallHandler;
 use crate::base::limits::{HTTP_BODY_BYTES_MAX, RMPV_DEPTH_MAX};
 use crate::wire::call::{Args, CallError};
 use crate::wire::json::to_json;
+use crate::wire::msgpack::encode;
 
-/// The routes of all operations.
 pub(super) fn routes() -> Router<Arc<HttpServer>> {
     let mut router = Router::new().route("/api/v1/openapi.json", get(document));
     for operation in OPERATIONS {
@@ -88,7 +88,7 @@ async fn run(
         let format = Format::of(&head.headers);
         return Stream::start(server, &access, args, &head.headers, format).await;
     }
-    let text = carry_out(&server, operation, &access, packed(args)?).await?;
+    let text = carry_out(&server, operation, &access, encode(&args)?).await?;
     let body = server.room.hold(text).await?;
     if operation.method == "GET" {
         return Ok(tagged(body, &head.headers));
@@ -107,11 +107,10 @@ pub(super) async fn ask(
     let operation = operation(method, path)?;
     permit(operation, access, of_path)?;
     let args = arguments(operation.params, of_path, given, &server.ctx.store.id())?;
-    let text = carry_out(server, operation, access, packed(args)?).await?;
+    let text = carry_out(server, operation, access, encode(&args)?).await?;
     serde_json::from_slice(&text).map_err(|error| CallError::Internal(error.to_string()).into())
 }
 
-/// The operation with this method and path.
 fn operation(method: &str, path: &str) -> Result<&'static Operation, HttpError> {
     OPERATIONS
         .iter()
@@ -132,7 +131,7 @@ pub(super) async fn follow_as_salt(
 /// Rejects a token without the right, with a limit that the operation does not apply, or that excludes the minion in the path.
 fn permit(operation: &Operation, access: &Access, path: &[(String, String)]) -> Result<(), HttpError> {
     let what = format!("{} /api/v1{}", operation.method, operation.path);
-    access.check(&what, operation.right)?;
+    access.check(&what, operation.made()?.right)?;
     let limits = &access.limits;
     if let Some((_, minion)) = path.iter().find(|(name, _)| name == "minion")
         && !TokenLimits::allows(limits.minions.as_deref(), minion)
@@ -176,7 +175,7 @@ async fn carry_out(
     args: Vec<u8>,
 ) -> Result<Vec<u8>, HttpError> {
     let internal = || HttpError::from(CallError::Internal(format!("{} cannot be called", operation.call)));
-    let run = find(operation.call).map(|call| &call.run).ok_or_else(internal)?;
+    let run = &operation.made()?.run;
     let caller = access.caller;
     let mut polled = None;
     if let CallHandler::Poll(run) = run {

@@ -7,30 +7,50 @@ use serde_json::Value as Json;
 
 use super::params::ParamKind::{Count, Flag, JidCursor, Json as JsonValue, SeqCursor, Text, Time};
 use super::params::{Param, param};
-use super::types::{
-    Answered, Awaited, Batch, ConsumersPage, DeadLettersPage, Document, EventCount, EventsPage, Existed,
-    Finish, Job, JobDiff, JobsPage, Minion, MinionsPage, Position, ReactionRow, ReactionsPage, SinksPage,
-    StatesPage, StoreStats, Why,
-};
-use crate::model::Right;
+use super::types::{Answered, Awaited, Batch, EventCount, EventsPage, Existed, Finish};
+use crate::api::call::consumers::{ConsumersPage, Position};
+use crate::api::call::jobs::answers::{JobAnswer, JobDiff, JobsPage, StatesPage};
+use crate::api::call::reactor::{ReactionRow, ReactionsPage, ReactorState, Replay, Why};
+use crate::api::call::sinks::{DeadLettersPage, SinksPage};
+use crate::api::call::store::StoreState;
+use crate::api::call::{Call, find};
+use crate::api::query::{Minion, MinionsPage};
+use crate::api::status::Status;
+use crate::wire::call::CallError;
 
-/// An operation.
 #[derive(Clone, Copy)]
 pub(super) struct Operation {
     pub(super) method: &'static str,
     /// Below `/api/v1`.
     pub(super) path: &'static str,
-    pub(super) doc: &'static str,
-    pub(super) right: Right,
-    /// The call that it makes.
     pub(super) call: &'static str,
+    /// Replaces the description of the call.
+    doc: Option<&'static str>,
     pub(super) params: &'static [Param],
     /// The limits of tokens that it applies; a token with another limit is rejected.
     pub(super) applies: &'static [Limit],
     pub(super) answer: Shape,
 }
 
-/// A limit of a token.
+impl Operation {
+    /// The call that it makes, which has the same right. A test checks that all are known.
+    pub(super) fn made(&self) -> Result<&'static Call, CallError> {
+        find(self.call).ok_or_else(|| CallError::Internal(format!("{} cannot be called", self.call)))
+    }
+
+    pub(super) fn summary(&self) -> &'static str {
+        self.doc.unwrap_or_else(|| self.made().map_or("", |call| call.doc))
+    }
+
+    const fn doc(self, doc: &'static str) -> Self {
+        Self { doc: Some(doc), ..self }
+    }
+
+    const fn limited(self, applies: &'static [Limit]) -> Self {
+        Self { applies, ..self }
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Limit {
     Minions,
@@ -38,7 +58,6 @@ pub(super) enum Limit {
     Functions,
 }
 
-/// The form of an answer.
 #[derive(Clone, Copy)]
 pub(super) enum Shape {
     /// A type of [`super::types`].
@@ -62,30 +81,18 @@ fn convert<T: Answered>(answer: Json, with: &Finish<'_>) -> Result<Json, serde_j
     serde_json::to_value(answer)
 }
 
-const fn get(
-    path: &'static str,
-    doc: &'static str,
-    call: &'static str,
-    params: &'static [Param],
-    answer: Shape,
-) -> Operation {
-    Operation { method: "GET", path, doc, right: Right::Read, call, params, applies: &[], answer }
+const fn get(path: &'static str, call: &'static str, params: &'static [Param], answer: Shape) -> Operation {
+    change("GET", path, call, params, answer)
 }
 
 const fn change(
     method: &'static str,
     path: &'static str,
-    doc: &'static str,
-    right: Right,
     call: &'static str,
     params: &'static [Param],
     answer: Shape,
 ) -> Operation {
-    Operation { method, path, doc, right, call, params, applies: &[], answer }
-}
-
-const fn limited(operation: Operation, applies: &'static [Limit]) -> Operation {
-    Operation { applies, ..operation }
+    Operation { method, path, call, doc: None, params, applies: &[], answer }
 }
 
 const ALL: &[Limit] = &[Limit::Minions, Limit::Tags, Limit::Functions];
@@ -110,141 +117,108 @@ const TO: Param = param("to", Text, "oldest or newest");
 const TIME: Param = param("time", Time, "The first event since this time");
 const SEQ: Param = param("seq", Count, "This sequence number");
 
-/// All operations.
+const FOLLOW: &str = "Follow events from now on, or from a position: server-sent events, or NDJSON with `Accept: application/x-ndjson`";
+const CREATE: &str = "Create a consumer, or change the filter of one; a new one starts with the next event, or at one of `to`, `time`, `seq`";
+
 pub(super) const OPERATIONS: &[Operation] = &[
+    get("/status", "status", &[], typed::<Status>()),
+    get("/store", "store_stats", &[], typed::<StoreState>()),
     get(
-        "/status",
-        "Show the status of the daemon, its sources and its store",
-        "status",
-        &[],
-        typed::<Document>(),
-    ),
-    get("/store", "Show statistics of the store", "store_stats", &[], typed::<StoreStats>()),
-    limited(
-        get(
-            "/jobs",
-            "List jobs, the latest first",
-            "jobs_list",
-            &[
-                LIMIT,
-                SINCE,
-                UNTIL,
-                MINION,
-                param("fun", Text, "Only functions that match this glob"),
-                param("tgt", Text, "Only targets that match this glob"),
-                param("user", Text, "Only jobs of this user"),
-                param("jid", Text, "Only job ids that begin with this text"),
-                param("result", Text, "Only failed, succeeded, missing or changed jobs"),
-                param("metadata", JsonValue, "Only jobs with this metadata: {KEY: GLOB}"),
-                param("find_job", Flag, "Also jobs of saltutil.find_job"),
-                param("cursor", JidCursor, "`next` of the previous page"),
-            ],
-            typed::<JobsPage>(),
-        ),
-        &[Limit::Functions],
-    ),
-    limited(
-        get(
-            "/jobs/{jid}",
-            "Show a job with its returns",
-            "job_show",
-            &[
-                LIMIT,
-                MINIONS,
-                param("result", Text, "Only failed, succeeded or changed returns"),
-                param("links", Flag, "Search for the job that started this one"),
-                AFTER,
-            ],
-            typed::<Job>(),
-        ),
-        &[Limit::Minions],
-    ),
-    limited(
-        get(
-            "/jobs/{jid}/missing",
-            "List the minions that have not returned a job",
-            "job_show",
-            &[],
-            typed::<Awaited>(),
-        ),
-        &[Limit::Minions],
-    ),
-    limited(
-        get(
-            "/jobs/{jid}/states",
-            "List the states of a job",
-            "job_states",
-            &[
-                LIMIT,
-                MINIONS,
-                param("id", Text, "Only state ids that match this glob"),
-                param("fun", Text, "Only state functions that match this glob"),
-                param("sls", Text, "Only SLS files that match this glob"),
-                param("result", Text, "Only succeeded, failed, none or changed states"),
-                AFTER,
-            ],
-            typed::<StatesPage>(),
-        ),
-        &[Limit::Minions],
-    ),
-    limited(
-        get(
-            "/jobs/{jid}/diff",
-            "Compare a job with an earlier run of it",
-            "job_diff",
-            &[
-                LIMIT,
-                MINIONS,
-                param("with", Text, "The job id of the earlier run; by default the run before"),
-                AFTER,
-            ],
-            typed::<JobDiff>(),
-        ),
-        &[Limit::Minions],
-    ),
-    limited(
-        get(
-            "/minions",
-            "List minions with their last jobs",
-            "minions_list",
-            &[
-                LIMIT,
-                MINIONS,
-                param("attention", Flag, "Only minions whose last highstate failed, or with missing returns"),
-                AFTER,
-            ],
-            typed::<MinionsPage>(),
-        ),
-        &[Limit::Minions],
-    ),
-    limited(
-        get("/minions/{minion}", "Show a minion", "minions_show", &[], typed::<Minion>()),
-        &[Limit::Minions],
-    ),
-    limited(
-        get(
-            "/events",
-            "List events, the latest first",
-            "events_list",
-            &[
-                LIMIT,
-                SINCE,
-                UNTIL,
-                MINION,
-                param("tag", Text, "Only tags that match this glob"),
-                param("jid", Text, "Only events of this job"),
-                MATCH,
-                WHERE,
-                param("newest_first", Flag, "false reverses the rows of the page"),
-                CURSOR,
-            ],
-            Shape::Events { schema: SchemaGenerator::subschema_for::<EventsPage> },
-        ),
-        ALL,
-    ),
+        "/jobs",
+        "jobs_list",
+        &[
+            LIMIT,
+            SINCE,
+            UNTIL,
+            MINION,
+            param("fun", Text, "Only functions that match this glob"),
+            param("tgt", Text, "Only targets that match this glob"),
+            param("user", Text, "Only jobs of this user"),
+            param("jid", Text, "Only job ids that begin with this text"),
+            param("result", Text, "Only failed, succeeded, missing or changed jobs"),
+            param("metadata", JsonValue, "Only jobs with this metadata: {KEY: GLOB}"),
+            param("find_job", Flag, "Also jobs of saltutil.find_job"),
+            param("cursor", JidCursor, "`next` of the previous page"),
+        ],
+        typed::<JobsPage>(),
+    )
+    .limited(&[Limit::Functions]),
+    get(
+        "/jobs/{jid}",
+        "job_show",
+        &[
+            LIMIT,
+            MINIONS,
+            param("result", Text, "Only failed, succeeded or changed returns"),
+            param("links", Flag, "Search for the job that started this one"),
+            AFTER,
+        ],
+        typed::<JobAnswer>(),
+    )
+    .limited(&[Limit::Minions]),
+    get("/jobs/{jid}/missing", "job_show", &[], typed::<Awaited>())
+        .doc("List the minions that have not returned a job")
+        .limited(&[Limit::Minions]),
+    get(
+        "/jobs/{jid}/states",
+        "job_states",
+        &[
+            LIMIT,
+            MINIONS,
+            param("id", Text, "Only state ids that match this glob"),
+            param("fun", Text, "Only state functions that match this glob"),
+            param("sls", Text, "Only SLS files that match this glob"),
+            param("result", Text, "Only succeeded, failed, none or changed states"),
+            AFTER,
+        ],
+        typed::<StatesPage>(),
+    )
+    .limited(&[Limit::Minions]),
+    get(
+        "/jobs/{jid}/diff",
+        "job_diff",
+        &[
+            LIMIT,
+            MINIONS,
+            param("with", Text, "The job id of the earlier run; by default the run before"),
+            AFTER,
+        ],
+        typed::<JobDiff>(),
+    )
+    .limited(&[Limit::Minions]),
+    get(
+        "/minions",
+        "minions_list",
+        &[
+            LIMIT,
+            MINIONS,
+            param("attention", Flag, "Only minions whose last highstate failed, or with missing returns"),
+            AFTER,
+        ],
+        typed::<MinionsPage>(),
+    )
+    .limited(&[Limit::Minions]),
+    get("/minions/{minion}", "minions_show", &[], typed::<Minion>()).limited(&[Limit::Minions]),
+    get(
+        "/events",
+        "events_list",
+        &[
+            LIMIT,
+            SINCE,
+            UNTIL,
+            MINION,
+            param("tag", Text, "Only tags that match this glob"),
+            param("jid", Text, "Only events of this job"),
+            MATCH,
+            WHERE,
+            param("newest_first", Flag, "false reverses the rows of the page"),
+            CURSOR,
+        ],
+        Shape::Events { schema: SchemaGenerator::subschema_for::<EventsPage> },
+    )
+    .limited(ALL),
     get(
         "/events/count",
-        "Count events",
         "events_count",
         &[
             SINCE,
@@ -255,55 +229,42 @@ pub(super) const OPERATIONS: &[Operation] = &[
         ],
         typed::<EventCount>(),
     ),
-    limited(
-        get(
-            "/events/stream",
-            "Follow events from now on, or from a position: server-sent events, or NDJSON with `Accept: application/x-ndjson`",
-            "events_follow",
-            &[
-                MATCH,
-                WHERE,
-                param("since", Time, "Begin with the first event since this time"),
-                param(
-                    "after",
-                    Text,
-                    "Begin after the event with this id; the header `Last-Event-ID` has the same effect",
-                ),
-                param(
-                    "max_rate",
-                    Count,
-                    "Send at most this many events per second; `skipped` messages count the others",
-                ),
-            ],
-            Shape::Stream,
-        ),
-        ALL,
-    ),
-    get("/consumers", "List consumers with their lag", "consumers_list", &[], typed::<ConsumersPage>()),
-    get("/consumers/{name}", "Show a consumer", "consumers_list", &[], typed::<ConsumersPage>()),
+    get(
+        "/events/stream",
+        "events_follow",
+        &[
+            MATCH,
+            WHERE,
+            param("since", Time, "Begin with the first event since this time"),
+            param(
+                "after",
+                Text,
+                "Begin after the event with this id; the header `Last-Event-ID` has the same effect",
+            ),
+            param(
+                "max_rate",
+                Count,
+                "Send at most this many events per second; `skipped` messages count the others",
+            ),
+        ],
+        Shape::Stream,
+    )
+    .doc(FOLLOW)
+    .limited(ALL),
+    get("/consumers", "consumers_list", &[], typed::<ConsumersPage>()),
+    get("/consumers/{name}", "consumers_list", &[], typed::<ConsumersPage>()).doc("Show a consumer"),
     change(
         "PUT",
         "/consumers/{name}",
-        "Create a consumer, or change the filter of one; a new one starts with the next event, or at one of `to`, `time`, `seq`",
-        Right::Write,
         "consumer_create",
         &[MATCH, WHERE, TO, TIME, SEQ],
         typed::<Position>(),
-    ),
-    change(
-        "DELETE",
-        "/consumers/{name}",
-        "Delete a consumer",
-        Right::Write,
-        "consumer_delete",
-        &[],
-        typed::<Existed>(),
-    ),
+    )
+    .doc(CREATE),
+    change("DELETE", "/consumers/{name}", "consumer_delete", &[], typed::<Existed>()),
     change(
         "POST",
         "/consumers/{name}/next",
-        "Take the next events; they are delivered again until they are acknowledged",
-        Right::Write,
         "consumer_next",
         &[
             LIMIT,
@@ -313,92 +274,36 @@ pub(super) const OPERATIONS: &[Operation] = &[
             param("wait_ms", Count, "Wait so long for events, at most 10000"),
         ],
         Shape::Events { schema: SchemaGenerator::subschema_for::<Batch> },
-    ),
-    change(
-        "POST",
-        "/consumers/{name}/ack",
-        "Acknowledge all events up to a sequence number",
-        Right::Write,
-        "consumer_ack",
-        &[HOLDER, SEQ],
-        typed::<Position>(),
-    ),
+    )
+    .doc("Take the next events; they are delivered again until they are acknowledged"),
+    change("POST", "/consumers/{name}/ack", "consumer_ack", &[HOLDER, SEQ], typed::<Position>())
+        .doc("Acknowledge all events up to a sequence number"),
     change(
         "POST",
         "/consumers/{name}/nack",
-        "Report that events could not be processed",
-        Right::Write,
         "consumer_nack",
         &[HOLDER, param("error", Text, "The reason")],
         typed::<Position>(),
     ),
-    change(
-        "POST",
-        "/consumers/{name}/seek",
-        "Move the cursor to one of `to`, `time`, `seq`",
-        Right::Write,
-        "consumer_seek",
-        &[TO, TIME, SEQ],
-        typed::<Position>(),
-    ),
-    change(
-        "POST",
-        "/consumers/{name}/pause",
-        "Pause a consumer",
-        Right::Write,
-        "consumer_pause",
-        &[],
-        typed::<Position>(),
-    ),
-    change(
-        "POST",
-        "/consumers/{name}/resume",
-        "Resume a consumer",
-        Right::Write,
-        "consumer_resume",
-        &[],
-        typed::<Position>(),
-    ),
-    get("/sinks", "List sinks with their state and lag", "sinks_list", &[], typed::<SinksPage>()),
-    get("/sinks/{name}", "Show a sink", "sinks_list", &[], typed::<SinksPage>()),
+    change("POST", "/consumers/{name}/seek", "consumer_seek", &[TO, TIME, SEQ], typed::<Position>())
+        .doc("Move the cursor to one of `to`, `time`, `seq`"),
+    change("POST", "/consumers/{name}/pause", "consumer_pause", &[], typed::<Position>()),
+    change("POST", "/consumers/{name}/resume", "consumer_resume", &[], typed::<Position>()),
+    get("/sinks", "sinks_list", &[], typed::<SinksPage>()),
+    get("/sinks/{name}", "sinks_list", &[], typed::<SinksPage>()).doc("Show a sink"),
     get(
         "/sinks/{name}/dead-letters",
-        "List the dead letters of a sink",
         "sink_dead_letters",
-        &[param("after", Count, "Only after this sequence number: `next` of the previous page")],
+        &[param("after", JsonValue, "Only after this one: `next` of the previous page")],
         typed::<DeadLettersPage>(),
     ),
-    change(
-        "POST",
-        "/sinks/{name}/pause",
-        "Pause a sink",
-        Right::Admin,
-        "sink_pause",
-        &[],
-        typed::<Position>(),
-    ),
-    change(
-        "POST",
-        "/sinks/{name}/resume",
-        "Resume a sink",
-        Right::Admin,
-        "sink_resume",
-        &[],
-        typed::<Position>(),
-    ),
-    change(
-        "POST",
-        "/sinks/{name}/seek",
-        "Move the position to one of `to`, `time`, `seq`",
-        Right::Admin,
-        "sink_seek",
-        &[TO, TIME, SEQ],
-        typed::<Position>(),
-    ),
-    get("/reactor", "Show the reactor and its rules", "reactor_list", &[], typed::<Document>()),
+    change("POST", "/sinks/{name}/pause", "sink_pause", &[], typed::<Position>()),
+    change("POST", "/sinks/{name}/resume", "sink_resume", &[], typed::<Position>()),
+    change("POST", "/sinks/{name}/seek", "sink_seek", &[TO, TIME, SEQ], typed::<Position>())
+        .doc("Move the position to one of `to`, `time`, `seq`"),
+    get("/reactor", "reactor_list", &[], typed::<ReactorState>()),
     get(
         "/reactor/reactions",
-        "List reactions, the latest first",
         "reactor_history",
         &[
             LIMIT,
@@ -411,30 +316,16 @@ pub(super) const OPERATIONS: &[Operation] = &[
         ],
         typed::<ReactionsPage>(),
     ),
-    get(
-        "/reactor/reactions/{seq}",
-        "Show a reaction with the results of its calls",
-        "reactor_show",
-        &[],
-        typed::<ReactionRow>(),
-    ),
-    get(
-        "/reactor/why",
-        "Show the rules that match a tag, and its latest reactions",
-        "reactor_why",
-        &[param("tag", Text, "The tag")],
-        typed::<Why>(),
-    ),
+    get("/reactor/reactions/{seq}", "reactor_show", &[], typed::<ReactionRow>()),
+    get("/reactor/why", "reactor_why", &[param("tag", Text, "The tag")], typed::<Why>()),
     change(
         "POST",
         "/reactor/reactions/{seq}/replay",
-        "Repeat dead-lettered calls",
-        Right::Admin,
         "reactor_replay",
         &[
             param("all", Flag, "Also the calls that were made"),
             param("render", Flag, "Render the rules anew"),
         ],
-        typed::<Document>(),
+        typed::<Replay>(),
     ),
 ];

@@ -1,12 +1,9 @@
 //! Parameters of operations: from the path, the query or a JSON body to the arguments of a call.
 
-use rmpv::Value;
 use serde_json::{Map, Value as Json};
 
 use super::super::answer::HttpError;
-use crate::wire::json::plain_value;
 
-/// A parameter.
 pub(super) struct Param {
     pub(super) name: &'static str,
     pub(super) kind: ParamKind,
@@ -127,14 +124,6 @@ pub(super) fn arguments(
         args.insert(name.clone(), value);
     }
     Ok(args)
-}
-
-/// Arguments as msgpack.
-pub(super) fn packed(args: Map<String, Json>) -> Result<Vec<u8>, HttpError> {
-    let value: Value = plain_value(Json::Object(args));
-    let mut bytes = Vec::new();
-    rmpv::encode::write_value(&mut bytes, &value).map_err(|error| HttpError::bad(error.to_string()))?;
-    Ok(bytes)
 }
 
 #[cfg(test)]

@@ -23,7 +23,6 @@ impl Budget {
         Self { max_rate, second: now.as_secs(), left: max_rate }
     }
 
-    /// The events that may be sent now.
     pub(super) fn left(&mut self, now: Duration) -> usize {
         if now.as_secs() != self.second {
             *self = Self::new(self.max_rate, now);
@@ -31,13 +30,11 @@ impl Budget {
         self.left
     }
 
-    /// Notes events that were sent.
     pub(super) fn spend(&mut self, events: usize, now: Duration) {
         self.left = self.left(now).saturating_sub(events);
     }
 }
 
-/// The time until the next second.
 pub(super) fn until_next_second(now: Duration) -> Duration {
     Duration::from_secs(now.as_secs() + 1).saturating_sub(now)
 }

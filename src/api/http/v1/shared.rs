@@ -16,10 +16,8 @@ use super::events::Format;
 use crate::base::limits::{HTTP_SHARED_PIECE_BYTES, HTTP_SHARED_PIECES};
 use crate::model::SeqNo;
 
-/// Identity of a piece.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PieceKey {
-    /// The position.
     pub(super) from: u64,
     /// The filter, as JSON text.
     pub(super) filter: Arc<str>,
@@ -28,7 +26,6 @@ pub(super) struct PieceKey {
     pub(super) part: Part,
 }
 
-/// Content of a piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     /// Up to this many events.
@@ -37,11 +34,9 @@ pub(super) enum Part {
     Skipped(SeqNo),
 }
 
-/// A part of a stream.
 #[derive(Debug, Clone)]
 pub(super) struct Piece {
     pub(super) text: Bytes,
-    /// Events in it.
     pub(super) events: usize,
     /// More were stored already.
     pub(super) more: bool,

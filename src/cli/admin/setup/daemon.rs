@@ -14,7 +14,6 @@ use super::service;
 use crate::config::salt_master::same_file;
 use crate::config::{CliOverrides, Config, Environment};
 
-/// The keys to configure.
 pub(super) struct Keys<'a> {
     /// The master's `sock_dir`, to read its bus.
     pub(super) bus: Option<&'a Path>,

@@ -72,7 +72,6 @@ pub(super) fn module_dir(share: &[PathBuf]) -> anyhow::Result<PathBuf> {
     Ok(dir)
 }
 
-/// The wheel.
 pub(super) fn wheel(share: &[PathBuf]) -> anyhow::Result<PathBuf> {
     // Older releases of setuptools keep the dot of the name.
     let is_wheel = |path: &PathBuf| {

@@ -17,7 +17,6 @@ const MARK: &str = "# Written by `saltcellar setup`, sum ";
 /// Permissions of the files. They contain no secrets, and masters that do not run as root must read them.
 const MODE: u32 = 0o644;
 
-/// State of the existing file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FileState {
     /// It does not exist.
@@ -124,7 +123,6 @@ pub(super) fn remove(path: &Path) -> std::io::Result<()> {
     }
 }
 
-/// The content of a file before a change.
 pub(super) struct Before(Option<Vec<u8>>);
 
 impl Before {
@@ -135,7 +133,6 @@ impl Before {
         }
     }
 
-    /// Restores that content.
     pub(super) fn restore(&self, path: &Path) -> std::io::Result<()> {
         match &self.0 {
             Some(text) => write(path, text),

@@ -23,6 +23,7 @@ use self::managed::{Before, FileState, refuse_foreign, state_of};
 use self::options::{ENGINE, MasterOptions, NAME, minion_text};
 use self::plan::{Done, Plan};
 use self::service::MASTER_UNIT;
+use crate::api::status::Status;
 use crate::cli::doctor::{self, SALT_CONFIG};
 use crate::cli::{Global, ask, finding, import};
 use crate::config::python_glob::has_magic;
@@ -48,7 +49,6 @@ Examples:
 /// Time for a restarted master to open its bus.
 const MASTER_START_TIME: Duration = Duration::from_secs(60);
 
-/// Flags of `setup`.
 #[derive(clap::Args)]
 #[expect(clippy::struct_excessive_bools, reason = "they are flags")]
 pub(in crate::cli) struct Args {
@@ -103,7 +103,6 @@ pub(in crate::cli) struct Args {
     root: PathBuf,
 }
 
-/// The source of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Events {
     /// `bus` in the daemon's configuration
@@ -148,7 +147,6 @@ pub(in crate::cli) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     doctor::run(global, &doctor::Args::after_setup(&args.salt_config, args.salt_python.as_deref()))
 }
 
-/// Plans for a master.
 fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<Json> {
     let main = args.salt_config.join("master");
     let master = SaltMaster::read(&main);
@@ -210,7 +208,6 @@ fn for_master(plan: &mut Plan, global: &Global, args: &Args) -> anyhow::Result<J
     Ok(json!({ "path": options.path.display().to_string(), "state": found.name(), "text": text }))
 }
 
-/// The options of the file.
 fn wanted(
     plan: &mut Plan,
     args: &Args,
@@ -329,9 +326,8 @@ fn restarted_around(path: &Path, change: impl FnOnce(&Path) -> std::io::Result<(
 fn wait_for_bus(global: &Global) -> anyhow::Result<()> {
     let until = Instant::now() + MASTER_START_TIME;
     while Instant::now() < until {
-        let status = ask::answer(global, "status", (), "query the daemon")?;
-        let buses = status.get("bus").and_then(Json::as_array).map(Vec::as_slice).unwrap_or_default();
-        if buses.iter().all(|bus| bus.get("connected").and_then(Json::as_bool) == Some(true)) {
+        let (status, _): (Status, _) = ask::answer_as(global, "status", (), "query the daemon")?;
+        if status.bus.iter().all(|bus| bus.connected) {
             return Ok(());
         }
         std::thread::sleep(Duration::from_millis(500));
@@ -374,7 +370,6 @@ fn for_minion(plan: &mut Plan, args: &Args, url: &str) -> anyhow::Result<Json> {
     Ok(document)
 }
 
-/// Parses the URL of an HTTPS source.
 fn https_url(text: &str) -> Result<String, String> {
     let host = text.strip_prefix("https://").unwrap_or_default();
     let fits = !host.is_empty()
@@ -395,7 +390,6 @@ fn absolute(text: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// The directory of `default_include`.
 fn directory(master: &SaltMaster, salt_config: &Path) -> anyhow::Result<PathBuf> {
     let include = master.text("default_include").unwrap_or("master.d/*.conf");
     let Some(dir) = include.strip_suffix("/*.conf").filter(|dir| !has_magic(dir)) else {

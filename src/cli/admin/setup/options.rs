@@ -64,7 +64,6 @@ impl MasterOptions {
         self.wanted.push((option, Value::List(list)));
     }
 
-    /// The whole file.
     pub(super) fn text(&self) -> String {
         let head = "# Options for saltcellar. To undo: `saltcellar setup --remove`.\n";
         let lines: String = self.wanted.iter().map(|(option, value)| line(option, value)).collect();

@@ -10,13 +10,11 @@ use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use anyhow::Context as _;
 use serde_json::{Value as Json, json};
 
-use crate::cli::format::output::{Form, Format, Output, plain};
-use crate::cli::{Global, finding};
+use crate::cli::{Form, Format, Global, Output, finding, plain};
 
 /// A closure that changes something.
 type Act<T> = Box<dyn FnOnce() -> anyhow::Result<T>>;
 
-/// One step.
 pub(super) struct Step {
     /// Its name in JSON.
     name: &'static str,
@@ -26,7 +24,6 @@ pub(super) struct Step {
     act: Option<Act<Done>>,
 }
 
-/// A step that was made.
 pub(super) struct Done {
     /// The result, if it is more than the plan states.
     pub(super) result: Option<String>,
@@ -59,7 +56,6 @@ impl Done {
     }
 }
 
-/// The plan.
 #[derive(Default)]
 pub(super) struct Plan {
     steps: Vec<Step>,

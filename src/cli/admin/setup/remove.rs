@@ -21,13 +21,11 @@ use crate::ingest::spool::Spool;
 /// Runs of the extension's maintenance, of some seconds each, before the rest of a spool is reported as left.
 const DELIVERIES_MAX: usize = 20;
 
-/// The installation to remove.
 pub(super) struct Removal<'a> {
     pub(super) options: &'a MasterOptions,
     /// State of the file in `master.d`.
     pub(super) found: FileState,
     pub(super) config: &'a Config,
-    /// The daemon's configuration file.
     pub(super) config_file: &'a Path,
     /// The spool of the master's extension.
     pub(super) spool: PathBuf,

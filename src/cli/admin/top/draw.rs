@@ -13,12 +13,8 @@ use super::view::View;
 use crate::api::status::Level;
 use crate::base::units::{bytes, span};
 use crate::cli::admin::status::{parts, summary};
-use crate::cli::format::fields::Fields as _;
-use crate::cli::format::nested::nested;
-use crate::cli::format::output::{is_coloured, plain};
-use crate::cli::format::table::{Column, Table};
-use crate::cli::format::when::short;
 use crate::cli::jobs::returned;
+use crate::cli::{Column, Fields as _, Table, is_coloured, nested, plain, short};
 
 /// Rows of sources and readers.
 const PARTS: usize = 5;

@@ -13,10 +13,9 @@ use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use serde_json::{Value as Json, json};
 
 use self::view::{Action, View};
-use crate::api::client::{Client, args};
+use crate::api::client::Client;
 use crate::api::status::Status;
 use crate::cli::{Global, ask};
-use crate::wire::json::to_json;
 
 pub(in crate::cli) const EXAMPLES: &str = "\
 Keys: up and down select a job, Enter opens it, Esc closes it, / filters jobs by function or target, p pauses, q quits.
@@ -25,7 +24,6 @@ Examples:
   saltcellar top
   saltcellar top --interval 5";
 
-/// Flags of `top`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
     /// Seconds between two updates
@@ -33,9 +31,7 @@ pub(in crate::cli) struct Args {
     interval: u64,
 }
 
-/// Jobs that are requested.
 const JOBS: u64 = 50;
-/// Failed reactions that are requested.
 const REACTIONS: u64 = 5;
 
 pub(in crate::cli) fn run(global: &Global, flags: &Args) -> anyhow::Result<()> {
@@ -85,7 +81,7 @@ fn live(
 }
 
 fn update(client: &mut Client, view: &mut View) -> anyhow::Result<()> {
-    let status: Status = serde_json::from_value(to_json(&client.call("status", args([]))?))?;
+    let (status, _): (Status, _) = ask::call_as(client, "status", ())?;
     let mut jobs = ask::call(client, "jobs_list", json!({ "limit": JOBS }))?;
     let reactions = if status.reactor {
         let call = json!({ "limit": REACTIONS, "state": "failed,partial,dead" });

@@ -6,9 +6,8 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::Value as Json;
 
 use crate::api::status::Status;
-use crate::cli::format::fields::Fields as _;
+use crate::cli::Fields as _;
 
-/// Action of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Action {
     /// Nothing outside of the view.
@@ -47,7 +46,6 @@ pub(super) struct View {
     updated: Option<Instant>,
 }
 
-/// Counters of events by source.
 const EVENTS: [&str; 3] = ["bus_events", "event_return_events", "zmq_events"];
 
 impl View {
@@ -90,7 +88,6 @@ impl View {
         self.clamp();
     }
 
-    /// The jobs that pass the filter.
     pub(super) fn shown(&self) -> Vec<&Json> {
         let passes = |job: &&Json| {
             ["fun", "tgt", "user"].iter().any(|name| job.joined(name).contains(self.filter.as_str()))

@@ -17,15 +17,12 @@ use crate::cli::bench::report::{Report, Row};
 use crate::model::ReactorSettings;
 use crate::testkit::usage::memory_mb;
 
-/// Limit of peak memory, in megabytes.
 const PEAK_MB: f64 = 200.0;
 
 const MINIONS: u64 = 1000;
 
-/// Events in a batch.
 const BATCH: u64 = 100;
 
-/// Requests that the master received.
 #[derive(Default)]
 struct Requests {
     /// Number of the last event, by minion.
@@ -56,11 +53,9 @@ pub(super) fn run(report: &mut Report, root: &Path, events: u64, check: bool) ->
     let started = Instant::now();
     let mut sent = 0;
     while sent < events {
-        let batch: Vec<(String, String)> = (sent..events.min(sent + BATCH))
-            .map(|n| (format!("hot/{}", n + 1), format!("web{}", n % MINIONS)))
-            .collect();
-        sent += batch.len() as u64;
-        harness.submit(&batch)?;
+        let batch = sent..events.min(sent + BATCH);
+        sent = batch.end;
+        harness.submit(batch, |n| (format!("hot/{}", n + 1), format!("web{}", n % MINIONS)))?;
     }
     harness.wait_until_read()?;
     let (waiting, sent_s) = (harness.handle.status().waiting, started.elapsed().as_secs_f64());
@@ -87,8 +82,7 @@ pub(super) fn run(report: &mut Report, root: &Path, events: u64, check: bool) ->
         .number("DOWN PEAK MB", "down_peak_mb", 1, down_mb)
         .number("EVENTS/S", "events_per_s", 0, events as f64 / took.max(1e-9))
         .number("PEAK MB", "peak_mb", 1, peak);
-    let document = report.row(row)?;
-    report.document(&document)?;
+    report.print_row(row)?;
     let requests = requests.lock();
     ensure!(
         requests.violations.is_empty(),

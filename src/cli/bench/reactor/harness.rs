@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -127,17 +128,21 @@ impl Harness {
         })
     }
 
-    /// Submits events, given by tag and minion, as a bus source does.
-    pub(super) fn submit(&mut self, events: &[(String, String)]) -> anyhow::Result<()> {
+    /// Submits the events with these numbers as a bus source does. `event` returns the tag and the minion of each.
+    pub(super) fn submit(
+        &mut self,
+        numbers: Range<u64>,
+        event: impl Fn(u64) -> (String, String),
+    ) -> anyhow::Result<()> {
         let mut batch = Batch::default();
-        for (tag, minion) in events {
+        let count = numbers.end - numbers.start;
+        for (tag, minion) in numbers.map(event) {
             let mut w = Writer::new();
-            w.map(3).str("id").str(minion).str("act").str("accept").str("_stamp").str("2030-01-01T00:00:00");
+            w.map(3).str("id").str(&minion).str("act").str("accept").str("_stamp").str("2030-01-01T00:00:00");
             let body = w.into_bytes();
             let entry = event_entry(tag.as_bytes(), &body, Source::Bus, self.clock.now());
-            batch.push(&Entry { minion, ..entry }, None);
+            batch.push(&Entry { minion: &minion, ..entry }, None);
         }
-        let count = events.len() as u64;
         let (answered, rejected) = (self.answered.clone(), self.rejected.clone());
         let done = move |stored: Result<(), String>| {
             rejected.fetch_add(if stored.is_err() { count } else { 0 }, Ordering::Relaxed);
@@ -157,7 +162,6 @@ impl Harness {
         })
     }
 
-    /// Waits until all events are handled.
     pub(super) fn wait_until_done(&self) -> anyhow::Result<()> {
         self.wait("the reactions", |harness| {
             let status = harness.handle.status();
@@ -185,31 +189,24 @@ impl Harness {
         &mut self,
         rate: u32,
         time: Duration,
-        one_of: usize,
+        one_of: u64,
         other: &str,
     ) -> anyhow::Result<Schedule> {
-        self.submit(&[("hot/first".to_owned(), "web0".to_owned())])?;
+        self.submit(0..1, |_| ("hot/first".to_owned(), "web0".to_owned()))?;
         self.wait_until_done()?;
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a number of events")]
-        let events = (f64::from(rate) * time.as_secs_f64()) as usize;
-        let cpu_s = own_cpu_s()?;
-        let mut schedule = Schedule {
-            started: Instant::now(),
-            each: Duration::from_secs(1) / rate.max(1),
-            events,
-            rate: 0.0,
-            cpu_s,
-        };
+        let events = (f64::from(rate) * time.as_secs_f64()) as u64;
+        let each = Duration::from_secs(1) / rate.max(1);
+        let mut schedule = Schedule { cpu_s: own_cpu_s()?, started: Instant::now(), each, events, rate: 0.0 };
         for n in 0..events {
             std::thread::sleep(schedule.due(n).saturating_duration_since(Instant::now()));
             let kind = if n.is_multiple_of(one_of) { "hot" } else { other };
-            self.submit(&[(format!("{kind}/{n}"), format!("web{}", n as u64 % MINIONS))])?;
+            self.submit(n..n + 1, |n| (format!("{kind}/{n}"), format!("web{}", n % MINIONS)))?;
         }
         schedule.rate = events as f64 / schedule.started.elapsed().as_secs_f64();
         Ok(schedule)
     }
 
-    /// Stops the reactor, then the store.
     pub(super) fn stop(self) {
         self.reactor.stop();
         drop((self.store, self.intake, self.handle));
@@ -223,24 +220,22 @@ impl Harness {
 pub(super) struct Schedule {
     pub(super) started: Instant,
     each: Duration,
-    pub(super) events: usize,
-    /// Submitted events per second.
+    pub(super) events: u64,
     pub(super) rate: f64,
     /// CPU seconds of this process at the start.
     pub(super) cpu_s: f64,
 }
 
 impl Schedule {
-    fn due(&self, n: usize) -> Instant {
+    fn due(&self, n: u64) -> Instant {
         self.started + self.each * u32::try_from(n).unwrap_or(u32::MAX)
     }
 
     /// Time from the due time of each event `hot/<n>` to its request. Requests are tags with their time.
     pub(super) fn latencies(&self, requests: &[(String, Instant)]) -> Durations {
-        let number = |tag: &str| tag.strip_prefix("hot/")?.parse::<usize>().ok();
-        let latency =
-            |(tag, at): &(String, Instant)| Some(at.saturating_duration_since(self.due(number(tag)?)));
-        requests.iter().filter_map(latency).collect()
+        let number = |tag: &str| tag.strip_prefix("hot/")?.parse::<u64>().ok();
+        let latency = |tag, at: &Instant| Some(at.saturating_duration_since(self.due(number(tag)?)));
+        requests.iter().filter_map(|(tag, at)| latency(tag, at)).collect()
     }
 }
 

@@ -28,19 +28,17 @@ use crate::wire::msgpack::{as_text, elements, get};
 type Requests = Arc<Mutex<Vec<(String, Instant)>>>;
 
 /// One of this many events matches a rule.
-const MATCHING: [usize; 3] = [100, 10, 1];
+const MATCHING: [u64; 3] = [100, 10, 1];
 
-/// Number of bare syncs for each row.
 const SYNCS: u32 = 200;
 
 pub(super) fn wire(report: &mut Report, root: &Path, rate: u32, time: Duration) -> anyhow::Result<()> {
     let rows: anyhow::Result<_> =
         MATCHING.iter().map(|one_of| measure_wire(root, *one_of, rate, time)).collect();
-    let rows = report.rows(rows?)?;
-    report.document(&rows.into())
+    report.print_rows(rows?)
 }
 
-fn measure_wire(root: &Path, one_of: usize, rate: u32, time: Duration) -> anyhow::Result<Row> {
+fn measure_wire(root: &Path, one_of: u64, rate: u32, time: Duration) -> anyhow::Result<Row> {
     let dir = root.join(format!("wire-{one_of}"));
     std::fs::create_dir_all(&dir).context("create a directory")?;
     let syncs = syncs(&dir)?;
@@ -67,7 +65,7 @@ fn measure_wire(root: &Path, one_of: usize, rate: u32, time: Duration) -> anyhow
     harness.stop();
     let requests = requests.lock();
     let latencies = schedule.latencies(&requests);
-    let (found, expected) = (latencies.len(), schedule.events.div_ceil(one_of));
+    let (found, expected) = (latencies.len() as u64, schedule.events.div_ceil(one_of));
     ensure!(found == expected, "{found} of {expected} requests reached the master");
     let last = requests.iter().map(|(_, at)| *at).max().unwrap_or(schedule.started);
     let seconds = last.saturating_duration_since(schedule.started).as_secs_f64();
@@ -76,7 +74,7 @@ fn measure_wire(root: &Path, one_of: usize, rate: u32, time: Duration) -> anyhow
         .label("MATCHING", matching)
         .json("one_of", one_of)
         .number("EVENTS/S", "events_per_s", 0, schedule.rate)
-        .count("REQUESTS", "requests", found as u64)
+        .count("REQUESTS", "requests", found)
         .number("REQUESTS/S", "requests_per_s", 0, found as f64 / seconds.max(1e-9))
         .latency_and_max(&latencies)
         .number("SYNC P50", "sync_p50_ms", 3, syncs.ms(0.5))
@@ -84,7 +82,6 @@ fn measure_wire(root: &Path, one_of: usize, rate: u32, time: Duration) -> anyhow
         .number("CPU US", "cpu_us_per_event", 2, cpu_us))
 }
 
-/// Durations of writing and syncing 4 KB.
 fn syncs(dir: &Path) -> anyhow::Result<Durations> {
     let path = dir.join("baseline");
     let mut file = File::create(&path).context("create the baseline's file")?;
@@ -103,12 +100,11 @@ fn syncs(dir: &Path) -> anyhow::Result<Durations> {
 const DELAY_MS: f64 = 50.0;
 
 /// One of this many events is measured.
-const ONE_OF: usize = 10;
+const ONE_OF: u64 = 10;
 
 /// Duration of a request at a slow master.
 const SLOW: Duration = Duration::from_secs(2);
 
-/// States of the other rule.
 const OTHERS: [&str; 4] = ["absent", "throttled", "slow", "failing"];
 
 pub(super) fn isolation(
@@ -124,8 +120,7 @@ pub(super) fn isolation(
         p99.push(latencies.ms(0.99).unwrap_or(0.0));
         rows.push(Row::default().text("OTHER RULE", "other_rule", other).latency_and_max(&latencies));
     }
-    let rows = report.rows(rows)?;
-    report.document(&rows.into())?;
+    report.print_rows(rows)?;
     for (other, ms) in OTHERS.iter().zip(&p99) {
         let delay = ms - p99.first().unwrap_or(ms);
         ensure!(!check || delay <= DELAY_MS, "a rule in state {other} delays another rule by {delay:.1} ms");
@@ -162,7 +157,7 @@ fn measure_isolation(
     let mut harness = Harness::start(dir, rules, settings, Default::default(), |_| master)?;
     let schedule = harness.submit_at_rate(rate, time, ONE_OF, "other")?;
     let expected = 1 + schedule.events.div_ceil(ONE_OF);
-    harness.wait("the measured rule", |_| requests.lock().len() >= expected)?;
+    harness.wait("the measured rule", |_| requests.lock().len() as u64 >= expected)?;
     harness.stop();
     Ok(schedule.latencies(&requests.lock()))
 }

@@ -39,7 +39,6 @@ refresh_pool_{{ data['id'] }}:
 /// Numbers of rules.
 const ENTRIES: [usize; 4] = [1, 10, 100, 1000];
 
-/// Flags of `bench reactor`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
     /// Duration of each measurement
@@ -104,8 +103,7 @@ pub(super) fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             rows.push(measure(root, &situation, time)?);
         }
     }
-    let rows = report.rows(rows)?;
-    report.document(&rows.into())
+    report.print_rows(rows)
 }
 
 fn situations(root: &Path) -> anyhow::Result<Vec<Situation>> {

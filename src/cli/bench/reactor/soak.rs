@@ -19,7 +19,6 @@ use crate::testkit::usage::memory_mb;
 /// Limit of growth, which allows for the allocator's reserve and one doubling of a table.
 const GROWTH_MB: f64 = 48.0;
 
-/// Number of samples of memory.
 const SAMPLES: u64 = 20;
 
 /// Events in a batch, of which each rule below matches one.
@@ -60,13 +59,13 @@ pub(super) fn run(report: &mut Report, root: &Path, events: u64) -> anyhow::Resu
     let step = (events / SAMPLES).max(BATCH);
     let (mut sent, mut next) = (0, step);
     while sent < events {
-        let batch: Vec<(String, String)> = (sent..sent + BATCH)
-            .map(|n| match patterns.get(usize::try_from(n % BATCH).unwrap_or(0)) {
-                Some(pattern) => (pattern.replace('*', &n.to_string()), format!("minion{n}")),
-                None => (format!("salt/beacon/minion{n}/load/{n}"), format!("minion{n}")),
-            })
-            .collect();
-        harness.submit(&batch)?;
+        harness.submit(sent..sent + BATCH, |n| {
+            let tag = match patterns.get(usize::try_from(n % BATCH).unwrap_or(0)) {
+                Some(pattern) => pattern.replace('*', &n.to_string()),
+                None => format!("salt/beacon/minion{n}/load/{n}"),
+            };
+            (tag, format!("minion{n}"))
+        })?;
         sent += BATCH;
         // Limits the reactor's lag.
         harness.wait("the reactor", |harness| harness.handle.status().behind < 100_000)?;
@@ -82,8 +81,7 @@ pub(super) fn run(report: &mut Report, root: &Path, events: u64) -> anyhow::Resu
                 .count("REACTIONS", "reactions", done)
                 .count("SKIPPED", "left_out", skipped)
                 .number("RSS MB", "rss_mb", 1, mb);
-            let document = report.row(row)?;
-            report.document(&document)?;
+            report.print_row(row)?;
             samples.push(mb);
         }
     }
@@ -102,7 +100,6 @@ pub(super) fn run(report: &mut Report, root: &Path, events: u64) -> anyhow::Resu
     Ok(())
 }
 
-/// Numbers of completed and skipped reactions.
 fn reactions(harness: &Harness) -> (u64, u64) {
     let metrics = &harness.metrics;
     let skipped =

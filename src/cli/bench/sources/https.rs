@@ -95,13 +95,8 @@ struct Minions {
 impl Minions {
     fn send(&self, subject: &Subject) -> anyhow::Result<SourceRun> {
         std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..self.connections)
-                .map(|n| {
-                    let named =
-                        std::thread::Builder::new().name("sc-load-https".to_owned()).stack_size(256 * 1024);
-                    named.spawn_scoped(scope, move || self.run_minion(n)).context("start a thread")
-                })
-                .collect::<Result<_, _>>()?;
+            let threads: Vec<_> =
+                (0..self.connections).map(|n| scope.spawn(move || self.run_minion(n))).collect();
             self.all_signed.wait();
             let (start, own, cpu_s_before) = (Instant::now(), own_cpu_s()?, subject.process.cpu_s()?);
             let mut latencies = Vec::new();

@@ -16,7 +16,7 @@ use super::child::{Subject, TIMEOUT};
 use super::report::{Report, Row};
 use crate::api::client::{Client, args as call_args};
 use crate::cli::Global;
-use crate::testkit::load::driver::{LoadSpec, run_load};
+use crate::testkit::load::driver::{LoadResult, LoadSpec, run_load};
 use crate::testkit::load::mix;
 use crate::testkit::load::template::Encoding;
 use crate::testkit::usage::Durations;
@@ -41,7 +41,6 @@ Examples:
   saltcellar bench sources --source bus,baseline --entries 3000000
   saltcellar bench sources --source https --connections 1000 --batch 1";
 
-/// Flags of `bench sources`.
 #[derive(clap::Args)]
 pub(in crate::cli) struct Args {
     #[command(flatten)]
@@ -60,7 +59,6 @@ pub(in crate::cli) struct Args {
     batch: Vec<u64>,
 }
 
-/// A source of events.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum BenchSource {
     /// The baseline process instead of a source
@@ -96,7 +94,6 @@ impl BenchSource {
     }
 }
 
-/// The entries sent in one run.
 struct SourceRun {
     seconds: f64,
     /// From sending a batch to its answer; empty without answers.
@@ -167,15 +164,9 @@ fn socket(
     let generator = mix(args.common.seed, 1.0).generator(encoding);
     let cpu_s_before = subject.process.cpu_s()?;
     let spec = LoadSpec { connections, in_flight: IN_FLIGHT, batch, ..LoadSpec::new(&generator, entries) };
-    let result = run_load(&subject.socket, &spec, |_, _| Ok(()))?;
-    let run = SourceRun {
-        seconds: result.seconds,
-        latencies: result.latencies,
-        sender_cpu_s: result.own_cpu_s,
-        cpu_s_before,
-        peer: None,
-    };
-    Ok((subject, run))
+    let LoadResult { seconds, latencies, own_cpu_s: sender_cpu_s, .. } =
+        run_load(&subject.socket, &spec, |_, _| Ok(()))?;
+    Ok((subject, SourceRun { seconds, latencies, sender_cpu_s, cpu_s_before, peer: None }))
 }
 
 /// Polls the daemon's status until `progress`, of which it returns the present and the final value, is complete.

@@ -17,7 +17,6 @@ use crate::testkit::load::template::{Encoding, EventGenerator};
 use crate::testkit::usage::{Durations, own_cpu_s};
 use crate::wire::zmtp::{SocketType, greeting, put_message, ready};
 
-/// Bytes of one write.
 const WRITE_BYTES: usize = 256 * 1024;
 
 /// Starts a daemon, sends all events, and waits until they are stored.
@@ -57,7 +56,6 @@ pub(super) fn run(
     Ok((subject, SourceRun { seconds, latencies, sender_cpu_s, cpu_s_before, peer: Some(peer) }))
 }
 
-/// Connects as a PUSH.
 fn push(path: &Path) -> anyhow::Result<UnixStream> {
     let mut peer = UnixStream::connect(path).context("connect to the PULL")?;
     peer.set_read_timeout(Some(PROGRESS_TIMEOUT)).context("set a timeout")?;

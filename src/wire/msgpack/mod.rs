@@ -9,6 +9,10 @@
 //! No input panics, recurses or allocates: the traversal is a loop with one counter. Code that builds trees limits their
 //! depth by [`crate::base::limits::MSGPACK_DEPTH_MAX`].
 
+mod serialize;
+
+pub use serialize::{EncodeError, Stored, Time, encode, or_absent};
+
 /// Why bytes are not a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {

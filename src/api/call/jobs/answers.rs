@@ -1,0 +1,213 @@
+//! Answers of the calls about jobs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::api::query::Child;
+use crate::wire::msgpack::{Stored, Time, or_absent};
+
+answers! {
+    /// Jobs, the latest first.
+    JobsPage {
+        jobs: Vec<JobRow>,
+        /// Whether more follow.
+        more: bool,
+        /// The `cursor` of the next page.
+        #[serde(serialize_with = "or_absent")]
+        next: Option<String>,
+    }
+    /// A job in a list.
+    JobRow {
+        jid: String,
+        time: Time,
+        fun: Stored,
+        arg: Stored,
+        tgt: Stored,
+        tgt_type: Stored,
+        user: Stored,
+        /// Number of minions that were targeted, if known.
+        expected: Option<u64>,
+        returned: u64,
+        failed: u64,
+        succeeded: u64,
+        missing_count: Option<u64>,
+        /// Number of returns that are known from a bus only.
+        bus_only: u64,
+        /// Number of returns by exit code.
+        retcodes: BTreeMap<String, u64>,
+        #[serde(serialize_with = "or_absent")]
+        first_answer: Option<Time>,
+        #[serde(serialize_with = "or_absent")]
+        last_answer: Option<Time>,
+        #[serde(serialize_with = "or_absent")]
+        duration_us: Option<i64>,
+        #[serde(serialize_with = "or_absent")]
+        endtime: Option<String>,
+        #[serde(serialize_with = "or_absent")]
+        metadata: Stored,
+    }
+    /// A job with a page of its returns.
+    #[schemars(rename = "Job")]
+    JobAnswer {
+        #[serde(flatten)]
+        row: JobRow,
+        /// The job as published; null if it is not known, or if the token is limited.
+        load: Stored,
+        minions: BTreeSet<String>,
+        missing: Vec<String>,
+        not_confirmed: BTreeSet<String>,
+        nocache: bool,
+        #[serde(serialize_with = "or_absent")]
+        parent: Option<String>,
+        #[serde(serialize_with = "or_absent")]
+        children: Vec<Child>,
+        returns: Vec<Return>,
+        more: bool,
+        /// `after` of the next page.
+        #[serde(serialize_with = "or_absent")]
+        next: Option<String>,
+    }
+    /// A return.
+    Return {
+        minion: String,
+        seq: u64,
+        time: Time,
+        #[serde(rename = "return")]
+        value: Stored,
+        #[serde(serialize_with = "or_absent")]
+        retcode: Stored,
+        #[serde(serialize_with = "or_absent")]
+        success: Stored,
+        fun: Stored,
+        #[serde(serialize_with = "or_absent")]
+        fun_args: Stored,
+        #[serde(serialize_with = "or_absent")]
+        out: Stored,
+        failed: bool,
+        bus_only: bool,
+        duplicates: u64,
+        /// Later returns of the minion that differ from the first.
+        #[serde(serialize_with = "or_absent")]
+        others: Vec<LaterReturn>,
+        #[serde(serialize_with = "or_absent")]
+        not_targeted: bool,
+    }
+    /// A return that differs from the one before.
+    LaterReturn {
+        seq: u64,
+        /// Microseconds since 1970.
+        time: i64,
+        #[serde(rename = "return")]
+        value: Stored,
+        #[serde(skip_serializing_if = "Stored::is_none")]
+        retcode: Stored,
+        #[serde(skip_serializing_if = "Stored::is_none")]
+        success: Stored,
+    }
+    /// States of a job.
+    StatesPage {
+        jid: String,
+        states: Vec<State>,
+        more: bool,
+        /// `after` of the next page.
+        #[serde(serialize_with = "or_absent")]
+        next: Option<String>,
+    }
+    /// A state of a minion.
+    #[schemars(rename = "StateRow")]
+    State {
+        minion: String,
+        id: String,
+        name: String,
+        fun: String,
+        sls: Option<String>,
+        result: Option<bool>,
+        changed: bool,
+        changes: Stored,
+        comment: Stored,
+        duration_ms: Option<f64>,
+        #[serde(serialize_with = "or_absent")]
+        start_time: Option<String>,
+        run_num: Option<i64>,
+        #[serde(serialize_with = "or_absent")]
+        job: Option<String>,
+    }
+    /// A comparison of two runs of a job, by minion.
+    JobDiff {
+        /// The earlier run.
+        a: JobRow,
+        /// The later run.
+        b: JobRow,
+        /// Number of minions of this page that do not differ.
+        same: u64,
+        minions: Vec<MinionDiff>,
+        more: bool,
+        /// `after` of the next page.
+        #[serde(serialize_with = "or_absent")]
+        next: Option<String>,
+    }
+    /// A minion whose runs differ.
+    MinionDiff {
+        minion: String,
+        /// appeared, went, result or value
+        what: String,
+        #[serde(serialize_with = "or_absent")]
+        a: Option<RunOutcome>,
+        #[serde(serialize_with = "or_absent")]
+        b: Option<RunOutcome>,
+        /// The states that differ, if the runs have states.
+        #[serde(serialize_with = "or_absent")]
+        states: Vec<StateDiff>,
+    }
+    /// The outcome of a run on a minion.
+    RunOutcome {
+        failed: bool,
+        #[serde(serialize_with = "or_absent")]
+        retcode: Stored,
+        #[serde(serialize_with = "or_absent")]
+        success: Stored,
+        /// Absent if the states are compared.
+        #[serde(rename = "return", serialize_with = "or_absent")]
+        value: Stored,
+    }
+    /// A state that differs.
+    StateDiff {
+        /// appeared, went, result or value
+        what: String,
+        #[serde(serialize_with = "or_absent")]
+        a: Option<State>,
+        #[serde(serialize_with = "or_absent")]
+        b: Option<State>,
+    }
+    /// Changes of a job since a position.
+    JobUpdate {
+        next: u64,
+        ended: bool,
+        known: bool,
+        /// Newly expected minions.
+        minions: Option<BTreeSet<String>>,
+        #[serde(serialize_with = "or_absent")]
+        fun: Stored,
+        #[serde(serialize_with = "or_absent")]
+        tgt: Stored,
+        answers: Vec<NewReturn>,
+        steps: Vec<Step>,
+    }
+    /// A return that arrived.
+    NewReturn {
+        minion: String,
+        seq: u64,
+        time: Time,
+        #[serde(serialize_with = "or_absent")]
+        retcode: Option<i64>,
+        failed: bool,
+        bus_only: bool,
+    }
+    /// A state that ran, or a progress report of a runner.
+    Step {
+        #[serde(serialize_with = "or_absent")]
+        minion: Option<String>,
+        seq: u64,
+        time: Time,
+        data: Stored,
+    }
+}
