@@ -11,8 +11,7 @@ use jiff::civil::DateTime;
 use jiff::tz::Offset;
 use jiff::{SignedDuration, Timestamp};
 
-/// A duration in microseconds.
-pub fn micros(span: Duration) -> i64 {
+pub(crate) fn micros(span: Duration) -> i64 {
     i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
 }
 
@@ -26,7 +25,7 @@ const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
 
 impl Micros {
     /// The instant of a UTC `[year, month, day, hour, minute, second, microsecond]`; `None` if it does not exist. There are no leap seconds.
-    pub fn of_utc([year, month, day, hour, minute, second, micros]: [u32; 7]) -> Option<Self> {
+    pub(crate) fn of_utc([year, month, day, hour, minute, second, micros]: [u32; 7]) -> Option<Self> {
         let small = |n: u32| i8::try_from(n).ok();
         let nanos = i32::try_from(micros.checked_mul(1_000)?).ok()?;
         let (year, month, day) = (i16::try_from(year).ok()?, small(month)?, small(day)?);
@@ -35,7 +34,7 @@ impl Micros {
     }
 
     /// The instant of a `_stamp` of Salt, `2026-11-21T03:03:57.899729` with or without a fraction and `+00:00`; `None` for other text.
-    pub fn of_stamp(stamp: &str) -> Option<Self> {
+    pub(crate) fn of_stamp(stamp: &str) -> Option<Self> {
         let at: DateTime = stamp.strip_suffix("+00:00").unwrap_or(stamp).parse().ok()?;
         i64::try_from(at.duration_since(EPOCH).as_micros()).ok().map(Self)
     }
@@ -53,7 +52,7 @@ impl Micros {
     }
 
     /// The UTC date and time; `None` outside of the years 0 to 9999.
-    pub fn utc(self) -> Option<DateTime> {
+    pub(crate) fn utc(self) -> Option<DateTime> {
         // Cheaper than a sum of civil time and duration, but jiff's timestamps end a day before its years.
         let at = Timestamp::from_microsecond(self.0).map(|at| Offset::UTC.to_datetime(at));
         let at = at.or_else(|_| EPOCH.checked_add(SignedDuration::from_micros(self.0))).ok();
@@ -80,7 +79,6 @@ pub fn digits(text: &[u8]) -> Option<u32> {
 /// A source of time: the operating system, or a clock that a test controls.
 #[derive(Debug, Clone, Default)]
 pub struct Clock(Option<Arc<Manual>>);
-/// The two times of a manual clock.
 #[derive(Debug, Default)]
 struct Manual {
     wall: AtomicI64,
@@ -111,7 +109,7 @@ impl Clock {
     }
 
     /// Time since a fixed instant of this process, independent of wall clock changes. It stops while the system is suspended.
-    pub fn monotonic(&self) -> Duration {
+    pub(crate) fn monotonic(&self) -> Duration {
         static START: OnceLock<Instant> = OnceLock::new();
         match &self.0 {
             Some(manual) => Duration::from_micros(manual.monotonic.load(Ordering::Relaxed)),

@@ -27,21 +27,19 @@ use crate::base::limits::{
 use crate::model::{Batch, Source};
 use crate::wire::frame::{self, FrameError, FrameSplitter, Framing};
 
-/// The status of a bus for `saltcellar status`.
 #[derive(Debug, Clone, Default)]
-pub struct BusStatus {
+pub(crate) struct BusStatus {
     /// The publisher's socket.
-    pub path: PathBuf,
-    /// Whether the source is connected.
-    pub connected: bool,
+    pub(crate) path: PathBuf,
+    pub(crate) connected: bool,
     /// The framing of this connection, once detected.
-    pub framing: Option<Framing>,
+    pub(crate) framing: Option<Framing>,
     /// Events received since the daemon started.
-    pub events: u64,
+    pub(crate) events: u64,
     /// Events waiting for the store.
-    pub waiting: Waiting,
+    pub(crate) waiting: Waiting,
     /// Why the store rejected the last batch; `None` if it accepted it.
-    pub refused: Option<String>,
+    pub(crate) refused: Option<String>,
 }
 
 /// The live status behind a [`BusStatus`].
@@ -49,8 +47,7 @@ pub struct BusStatus {
 pub struct BusMonitor(Arc<Mutex<BusStatus>>, Arc<Shared>);
 
 impl BusMonitor {
-    /// A snapshot.
-    pub fn status(&self) -> BusStatus {
+    pub(crate) fn status(&self) -> BusStatus {
         let status = self.0.lock().clone();
         BusStatus { waiting: self.1.waiting(), refused: self.1.refused(), ..status }
     }
@@ -60,8 +57,7 @@ impl BusMonitor {
     }
 }
 
-/// The source of one bus.
-pub struct Bus {
+pub(crate) struct Bus {
     number: usize,
     path: PathBuf,
     deps: BusDependencies,
@@ -96,7 +92,7 @@ struct Connection {
 
 /// The publisher's socket in Salt's socket directory: a master's, else a minion's, else the path where the master will
 /// create it. A path that is not a directory is the socket itself.
-pub fn publisher(sock_dir: &Path) -> PathBuf {
+pub(crate) fn publisher(sock_dir: &Path) -> PathBuf {
     if sock_dir.exists() && !sock_dir.is_dir() {
         return sock_dir.to_owned();
     }
@@ -114,7 +110,7 @@ pub fn publisher(sock_dir: &Path) -> PathBuf {
 
 impl Bus {
     /// A source for the bus in a socket directory.
-    pub fn new(number: usize, sock_dir: &Path, deps: BusDependencies) -> Self {
+    pub(crate) fn new(number: usize, sock_dir: &Path, deps: BusDependencies) -> Self {
         let path = publisher(sock_dir);
         let spill_writer =
             SpillWriter::new(&path, deps.intake.clone(), deps.clock.clone(), deps.metrics.clone());
@@ -123,13 +119,12 @@ impl Bus {
         Self { number, path: sock_dir.to_owned(), deps, watch, spill_writer, gathered: None, broken: None }
     }
 
-    /// Its live status.
-    pub fn watch(&self) -> BusMonitor {
+    pub(crate) fn watch(&self) -> BusMonitor {
         self.watch.clone()
     }
 
     /// Reads until shutdown.
-    pub fn run(mut self) {
+    pub(crate) fn run(mut self) {
         let dir = dir_of(&self.deps.spills, &self.path);
         let (fs, bytes_max) = (self.deps.fs.clone(), self.deps.spill_bytes_max);
         let master_keys = self.deps.policy.master_keys().clone();

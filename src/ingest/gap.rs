@@ -23,7 +23,7 @@ use crate::wire::msgpack::Writer;
 
 /// Why events may have been missed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cause {
+pub(crate) enum Cause {
     /// The daemon was not running.
     StartUp,
     /// The connection ended: the master stopped, or disconnected us.
@@ -40,7 +40,7 @@ pub enum Cause {
 
 impl Cause {
     /// The name in tag and data.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::StartUp => "start-up",
             Self::Disconnect => "disconnect",
@@ -54,20 +54,18 @@ impl Cause {
 
 /// A period in which events may have been missed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Gap {
+pub(crate) struct Gap {
     /// Everything before is stored; `None` if unknown.
-    pub begin: Option<Micros>,
+    pub(crate) begin: Option<Micros>,
     /// Reading continues here.
-    pub end: Micros,
-    /// The cause.
-    pub cause: Cause,
+    pub(crate) end: Micros,
+    pub(crate) cause: Cause,
     /// Events lost, if known.
-    pub lost: Option<u64>,
+    pub(crate) lost: Option<u64>,
 }
 
 impl Gap {
-    /// A batch with the gap's entry.
-    pub fn batch(&self, bus: &Path) -> Batch {
+    pub(crate) fn batch(&self, bus: &Path) -> Batch {
         let tag = format!("{GAP_TAG}/{}", self.cause.name());
         let body = self.body(bus);
         Batch::of(&entry(tag.as_bytes(), &body, self.end))

@@ -82,17 +82,16 @@ impl Master {
 
 /// An entry's body without keys.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Cleaned {
+pub(crate) struct Cleaned {
     /// The body.
     pub body: Vec<u8>,
     /// The flags.
     pub flags: Flags,
     /// The data could not be parsed, so all of it was replaced.
-    pub unparsed: bool,
+    pub(crate) unparsed: bool,
 }
 
-/// The keys of the configured masters.
-pub struct MasterKeys {
+pub(crate) struct MasterKeys {
     known: RwLock<Arc<Known>>,
     masters: Mutex<Vec<Master>>,
     read: Mutex<KeyFiles>,
@@ -102,7 +101,7 @@ pub struct MasterKeys {
 impl MasterKeys {
     /// The keys of the masters with these configuration files. `reactor` is the one whose requests the reactor carries out; it
     /// is added if missing.
-    pub fn new(masters: &[PathBuf], reactor: Option<(Role, &Path)>) -> Self {
+    pub(crate) fn new(masters: &[PathBuf], reactor: Option<(Role, &Path)>) -> Self {
         let others = masters.iter().filter(|path| reactor.is_none_or(|(_, known)| known != path.as_path()));
         let others = others.map(|path| Master::read(path, Role::Master, false));
         let masters =
@@ -113,7 +112,7 @@ impl MasterKeys {
     }
 
     /// No known key; the field of requests is still redacted.
-    pub fn none() -> Self {
+    pub(crate) fn none() -> Self {
         let rule = RedactRule { keys: vec![Glob::new("key")], ..RedactRule::default() };
         Self {
             known: RwLock::default(),
@@ -124,31 +123,31 @@ impl MasterKeys {
     }
 
     /// Fixed keys, independent of files.
-    pub fn fixed(texts: KeyTexts) -> Self {
+    pub(crate) fn fixed(texts: KeyTexts) -> Self {
         let known = Arc::new(Known { texts, ..Known::default() });
         Self { known: RwLock::new(known), ..Self::none() }
     }
 
     /// The known keys.
-    pub fn keys(&self) -> Vec<Vec<u8>> {
+    pub(crate) fn keys(&self) -> Vec<Vec<u8>> {
         self.known().texts.keys().to_vec()
     }
 
     /// The number of known keys, and the unreadable files.
-    pub fn counts(&self) -> (usize, Vec<String>) {
+    pub(crate) fn counts(&self) -> (usize, Vec<String>) {
         let known = self.known();
         (known.texts.len(), known.unreadable.clone())
     }
 
     /// Reloads changed files until shutdown.
-    pub fn follow(&self, drain: &Drain) {
+    pub(crate) fn follow(&self, drain: &Drain) {
         while !drain.wait(MASTER_KEYS_POLL) {
             self.refresh();
         }
     }
 
     /// Reloads changed files.
-    pub fn refresh(&self) {
+    pub(crate) fn refresh(&self) {
         let mut masters = self.masters.lock();
         for master in masters.iter_mut().filter(|master| master.has_changed()) {
             *master = Master::read(&master.conf_file, master.role, master.is_of_reactor);
@@ -196,7 +195,7 @@ impl MasterKeys {
     }
 
     /// The entry without keys; `None` if it contains none.
-    pub fn clean(&self, entry: &Entry<'_>) -> Option<Cleaned> {
+    pub(crate) fn clean(&self, entry: &Entry<'_>) -> Option<Cleaned> {
         let known = self.known.read();
         let is_request = is_manage_tag(entry.tag);
         let has_text = known.texts.occur_in(entry.body);
@@ -223,8 +222,7 @@ impl MasterKeys {
         Some(Cleaned { body: body?, flags, unparsed })
     }
 
-    /// The batch without keys.
-    pub fn clean_batch(&self, batch: Batch) -> Batch {
+    pub(crate) fn clean_batch(&self, batch: Batch) -> Batch {
         let cleaned: Vec<_> = batch.entries().map(|(entry, _)| self.clean(&entry)).collect();
         if cleaned.iter().all(Option::is_none) {
             return batch;
@@ -243,7 +241,7 @@ impl MasterKeys {
     }
 
     /// Blanks the known keys in arbitrary bytes; returns the number of occurrences.
-    pub fn blank(&self, bytes: &mut [u8]) -> usize {
+    pub(crate) fn blank(&self, bytes: &mut [u8]) -> usize {
         self.known().texts.blank(bytes)
     }
 }

@@ -27,7 +27,7 @@ use parking_lot::Mutex;
 use super::master_keys::{Cleaned, MasterKeys};
 use super::redact::{Redacted, Redactor};
 use crate::base::clock::{Clock, Micros, digits};
-use crate::base::limits::{ENTRY_BYTES_MAX, SOURCE_LOG_INTERVAL, TAG_BYTES_MAX};
+use crate::base::limits::{SOURCE_LOG_INTERVAL, TAG_BYTES_MAX};
 use crate::base::metrics::Metrics;
 use crate::model::{Action, Entry, Fingerprints, Kind, RedactRule, Scope, Source, chained};
 use crate::wire::filter::FilterRule;
@@ -36,7 +36,7 @@ use crate::wire::salt_event::{DataForm, SaltEvent, fingerprints_of, funs_of, rea
 
 /// An accepted entry, possibly redacted.
 #[derive(Debug, Clone)]
-pub struct Accepted<'a> {
+pub(crate) struct Accepted<'a> {
     entry: Entry<'a>,
     body: Option<Vec<u8>>,
     /// Those of the entry as accepted, if they were known before.
@@ -45,17 +45,17 @@ pub struct Accepted<'a> {
 
 impl Accepted<'_> {
     /// The entry to store.
-    pub fn entry(&self) -> Entry<'_> {
+    pub(crate) fn entry(&self) -> Entry<'_> {
         Entry { body: self.body.as_deref().unwrap_or(self.entry.body), ..self.entry }
     }
 }
 
 /// The outcome for an event; `None` if a rule dropped and counted it: senders treat it as stored.
-pub type EventOutcome<'a> = Result<Option<Accepted<'a>>, RejectReason>;
+pub(crate) type EventOutcome<'a> = Result<Option<Accepted<'a>>, RejectReason>;
 
 /// Why an event is rejected. It has been counted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum RejectReason {
+pub(crate) enum RejectReason {
     /// No tag followed by two newlines.
     #[error("no tag: an event is its tag, two newlines, and msgpack")]
     NoTag,
@@ -77,7 +77,7 @@ pub enum RejectReason {
 
 /// The counters of a rule for `saltcellar status`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RuleCount {
+pub(crate) struct RuleCount {
     /// The rule's name.
     pub name: String,
     /// `filter` or `redact`.
@@ -108,7 +108,7 @@ pub struct Policy {
 
 impl Policy {
     /// A policy with these rules.
-    pub fn new(
+    pub(crate) fn new(
         filters: &[FilterRule],
         redact: &[RedactRule],
         master_keys: Arc<MasterKeys>,
@@ -133,18 +133,13 @@ impl Policy {
         }
     }
 
-    /// A policy without rules and keys.
-    pub fn open(clock: Clock, metrics: Arc<Metrics>) -> Self {
-        Self::new(&[], &[], Arc::new(MasterKeys::none()), ENTRY_BYTES_MAX, clock, metrics)
-    }
-
     /// The keys redacted without a rule.
-    pub fn master_keys(&self) -> &Arc<MasterKeys> {
+    pub(crate) fn master_keys(&self) -> &Arc<MasterKeys> {
         &self.master_keys
     }
 
     /// Applies the policy to an event in the form `tag`, two newlines, msgpack.
-    pub fn message<'a>(&self, message: &'a [u8], source: Source, at: Micros) -> EventOutcome<'a> {
+    pub(crate) fn message<'a>(&self, message: &'a [u8], source: Source, at: Micros) -> EventOutcome<'a> {
         if let Some((tag, data)) = split(message) {
             return self.event(tag, data, source, at);
         }
@@ -161,7 +156,13 @@ impl Policy {
     }
 
     /// Applies the policy to an event.
-    pub fn event<'a>(&self, tag: &'a [u8], data: &'a [u8], source: Source, at: Micros) -> EventOutcome<'a> {
+    pub(crate) fn event<'a>(
+        &self,
+        tag: &'a [u8],
+        data: &'a [u8],
+        source: Source,
+        at: Micros,
+    ) -> EventOutcome<'a> {
         self.check_tag(tag, source)?;
         let (len, max) = (tag.len() + data.len(), self.entry_bytes_max);
         if len > max {
@@ -176,7 +177,7 @@ impl Policy {
     }
 
     /// Rejects a tag that is too long to be stored.
-    pub fn check_tag(&self, tag: &[u8], source: Source) -> Result<(), RejectReason> {
+    pub(crate) fn check_tag(&self, tag: &[u8], source: Source) -> Result<(), RejectReason> {
         if tag.len() <= TAG_BYTES_MAX {
             return Ok(());
         }
@@ -189,7 +190,7 @@ impl Policy {
     }
 
     /// Applies the policy to a parsed event.
-    pub fn read<'a>(&self, event: &SaltEvent<'a>) -> EventOutcome<'a> {
+    pub(crate) fn read<'a>(&self, event: &SaltEvent<'a>) -> EventOutcome<'a> {
         if let DataForm::Unreadable(why) = event.form {
             return Err(self.reject(&event.entry, why));
         }
@@ -198,7 +199,7 @@ impl Policy {
     }
 
     /// Counts and logs an entry that Salt's codec cannot read.
-    pub fn reject(&self, entry: &Entry<'_>, why: Unreadable) -> RejectReason {
+    pub(crate) fn reject(&self, entry: &Entry<'_>, why: Unreadable) -> RejectReason {
         self.metrics.entries_unreadable.add(1);
         self.log("unreadable", || {
             tracing::warn!(
@@ -211,7 +212,11 @@ impl Policy {
 
     /// Accepts an entry, unchanged or redacted; `None` if it is dropped. Salt's codec must be able to read its body, see
     /// [`Policy::reject`]. `fingerprints` are those of the original entry, if known; a redacted one gets others.
-    pub fn pass<'a>(&self, entry: &Entry<'a>, fingerprints: Option<Fingerprints>) -> Option<Accepted<'a>> {
+    pub(crate) fn pass<'a>(
+        &self,
+        entry: &Entry<'a>,
+        fingerprints: Option<Fingerprints>,
+    ) -> Option<Accepted<'a>> {
         if !self.filters.is_empty() && self.is_dropped(entry) {
             return None;
         }
@@ -251,7 +256,7 @@ impl Policy {
     }
 
     /// The counters of each rule.
-    pub fn counts(&self) -> Vec<RuleCount> {
+    pub(crate) fn counts(&self) -> Vec<RuleCount> {
         let filters = self.filters.iter().map(|filter| RuleCount {
             name: filter.rule.name.clone(),
             list: "filter",

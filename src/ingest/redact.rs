@@ -516,7 +516,6 @@ mod tests {
         }
     }
 
-    /// The redacted value.
     fn redacted(rules: &[RedactRule], kind: Kind, fun: &'static str, value: &Value) -> Value {
         let body = bytes(value);
         match Redactor::new(rules).redact(&of(kind, fun, &body)) {

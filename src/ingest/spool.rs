@@ -21,22 +21,21 @@ const HEADER_LEN: usize = 8;
 
 /// The status of a spool.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Spool {
+pub(crate) struct Spool {
     /// Its directory.
-    pub dir: PathBuf,
-    /// Bytes waiting for delivery.
-    pub waiting_bytes: u64,
+    pub(crate) dir: PathBuf,
+    pub(crate) waiting_bytes: u64,
     /// When the oldest of them was spooled; `None` if nothing waits, or if it cannot be read.
-    pub oldest: Option<Micros>,
+    pub(crate) oldest: Option<Micros>,
     /// Bytes of records that the daemon rejected repeatedly, kept for inspection.
-    pub dead_letter_bytes: u64,
+    pub(crate) dead_letter_bytes: u64,
     /// Lost entries by reason.
-    pub lost: Vec<(String, u64)>,
+    pub(crate) lost: Vec<(String, u64)>,
 }
 
 impl Spool {
     /// Inspects a directory; `None` if it contains no spool.
-    pub fn inspect(dir: &Path) -> io::Result<Option<Self>> {
+    pub(crate) fn inspect(dir: &Path) -> io::Result<Option<Self>> {
         let Some((file, len)) = open(&dir.join("spool"))? else {
             return Ok(None);
         };
@@ -51,8 +50,7 @@ impl Spool {
         }))
     }
 
-    /// All lost entries.
-    pub fn lost_entries(&self) -> u64 {
+    pub(crate) fn lost_entries(&self) -> u64 {
         self.lost.iter().fold(0, |sum, (_, n)| sum.saturating_add(*n))
     }
 }

@@ -38,10 +38,10 @@ pub enum Kind {
 }
 
 /// Prefix of the tag of a reactor record.
-pub const REACTION_TAG: &str = "saltcellar/reaction/";
+pub(crate) const REACTION_TAG: &str = "saltcellar/reaction/";
 
 /// The tag of a gap among events.
-pub const GAP_TAG: &str = "saltcellar/gap";
+pub(crate) const GAP_TAG: &str = "saltcellar/gap";
 
 impl Kind {
     /// All kinds in the order of their numbers, with their names in the call `entries` and in exports.
@@ -59,11 +59,9 @@ impl Kind {
         (Kind::Reaction, "reaction"),
         (Kind::SeenOnBus, "seen_on_bus"),
     ];
-    /// Number of kinds.
-    pub const COUNT: usize = Self::ALL.len();
+    pub(crate) const COUNT: usize = Self::ALL.len();
 
-    /// The kind with this number.
-    pub fn from_number(n: u8) -> Option<Self> {
+    pub(crate) fn from_number(n: u8) -> Option<Self> {
         Self::ALL.get(usize::from(n)).map(|(kind, _)| *kind)
     }
 
@@ -112,17 +110,15 @@ impl Source {
         (Source::SpilledBus, "bus (spilled)"),
         (Source::Reactor, "reactor"),
     ];
-    /// Number of sources.
-    pub const COUNT: usize = Self::ALL.len();
+    pub(crate) const COUNT: usize = Self::ALL.len();
 
-    /// The source with this number.
-    pub fn from_number(n: u8) -> Option<Self> {
+    pub(crate) fn from_number(n: u8) -> Option<Self> {
         Self::ALL.get(usize::from(n)).map(|(source, _)| *source)
     }
 
     /// Whether this is a returner call. Salt's master makes it only for a return with an authenticated sender, and a
     /// minion on another machine signs its own.
-    pub fn confirms(self) -> bool {
+    pub(crate) fn confirms(self) -> bool {
         matches!(self, Source::Returner | Source::SpooledReturner)
     }
 
@@ -150,19 +146,19 @@ impl Flags {
     /// It was on a bus, so lists of events include it.
     pub const ON_BUS: Flags = Flags(1);
     /// A return with `success`.
-    pub const SUCCESS_KNOWN: Flags = Flags(2);
+    pub(crate) const SUCCESS_KNOWN: Flags = Flags(2);
     /// A return with `success: true`.
-    pub const SUCCESS: Flags = Flags(4);
+    pub(crate) const SUCCESS: Flags = Flags(4);
     /// A return with an integer retcode.
-    pub const RETCODE_KNOWN: Flags = Flags(8);
+    pub(crate) const RETCODE_KNOWN: Flags = Flags(8);
     /// A finished reaction, for the reactor's history.
-    pub const REACTION: Flags = Flags(16);
+    pub(crate) const REACTION: Flags = Flags(16);
     /// The event contained the key of the reactor's master, which was verified and redacted on arrival.
-    pub const MASTER_KEY: Flags = Flags(32);
+    pub(crate) const MASTER_KEY: Flags = Flags(32);
     /// A return that did not come from a returner call, so it is not authenticated by a signature or session key. A
     /// later call with the same return is stored as a separate entry. Not set by releases up to
     /// 0.1, which did not store that call.
-    pub const UNCONFIRMED: Flags = Flags(64);
+    pub(crate) const UNCONFIRMED: Flags = Flags(64);
 
     /// Whether all bits of `other` are set.
     pub fn has(self, other: Flags) -> bool {
@@ -221,12 +217,12 @@ impl<'a> Entry<'a> {
     }
 
     /// Bytes of tag and body.
-    pub fn raw_len(&self) -> usize {
+    pub(crate) fn raw_len(&self) -> usize {
         self.tag.len() + self.body.len()
     }
 
     /// Maximum bytes in a block: includes the names, which may not be part of tag or body.
-    pub fn packed_len_max(&self) -> usize {
+    pub(crate) fn packed_len_max(&self) -> usize {
         self.raw_len() + self.jid.len() + self.minion.len() + self.fun.len()
     }
 }
@@ -295,8 +291,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// An empty batch with capacity for `bytes`.
-    pub fn with_room(bytes: usize) -> Self {
+    pub(crate) fn with_room(bytes: usize) -> Self {
         Self { arena: Vec::with_capacity(bytes), entries: Vec::new() }
     }
 
@@ -345,13 +340,12 @@ impl Batch {
         self.arena.len()
     }
 
-    /// Allocated memory.
-    pub fn footprint(&self) -> usize {
+    pub(crate) fn footprint(&self) -> usize {
         self.arena.capacity() + self.entries.capacity() * size_of::<EntryMeta>()
     }
 
     /// Releases spare capacity, if there is much.
-    pub fn shrink(&mut self) {
+    pub(crate) fn shrink(&mut self) {
         if self.arena.capacity() > self.arena.len() * 2 {
             self.arena.shrink_to_fit();
         }
@@ -399,14 +393,6 @@ impl<'a> FrameBatch<'a> {
         self.entries.push(EntryMeta::new(entry, [tag, jid, minion, fun, body], fingerprints));
     }
 
-    /// Number of entries.
-    pub fn len(&self) -> usize {
-        self.entries.len()
-    }
-    /// Whether there are no entries.
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
     /// Releases the borrow of the frame, for [`RequestBatch::into_batch`].
     pub fn detach(self) -> RequestBatch {
         RequestBatch { beside: self.beside, entries: self.entries }

@@ -15,14 +15,14 @@ pub struct EventFilter {
     /// Arrival at or after this time.
     pub since: Option<Micros>,
     /// Arrival before this time.
-    pub until: Option<Micros>,
+    pub(crate) until: Option<Micros>,
     /// Select reactor records instead of events.
     pub reactions: bool,
 }
 
 impl EventFilter {
     /// Whether an entry with these columns may match. Tag and jid are checked separately, because that is more expensive.
-    pub fn allows(&self, flags: Flags, at: Micros, minion: &str) -> bool {
+    pub(crate) fn allows(&self, flags: Flags, at: Micros, minion: &str) -> bool {
         flags.has(if self.reactions { Flags::REACTION } else { Flags::ON_BUS })
             && self.since.is_none_or(|since| at >= since)
             && self.until.is_none_or(|until| at < until)
@@ -30,7 +30,7 @@ impl EventFilter {
     }
 
     /// Whether any entry that arrived between these times may match.
-    pub fn allows_span(&self, earliest: Micros, latest: Micros) -> bool {
+    pub(crate) fn allows_span(&self, earliest: Micros, latest: Micros) -> bool {
         self.since.is_none_or(|since| latest >= since) && self.until.is_none_or(|until| earliest < until)
     }
 }

@@ -20,7 +20,6 @@ enum Token {
     Set { not: bool, ranges: Vec<(char, char)> },
 }
 
-/// A literal part of a pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Literal {
     /// The text, never empty.
@@ -77,7 +76,7 @@ impl Glob {
     }
 
     /// The only text that matches, of a pattern without wildcards.
-    pub fn as_literal(&self) -> Option<String> {
+    pub(crate) fn as_literal(&self) -> Option<String> {
         let char = |token: &Token| if let Token::Char(c) = token { Some(*c) } else { None };
         self.tokens.iter().map(char).collect()
     }
@@ -142,7 +141,7 @@ impl Glob {
     }
 
     /// Whether the bytes match. Invalid UTF-8 counts as replacement characters.
-    pub fn matches_bytes(&self, bytes: &[u8]) -> bool {
+    pub(crate) fn matches_bytes(&self, bytes: &[u8]) -> bool {
         self.matches(&String::from_utf8_lossy(bytes))
     }
 }

@@ -9,11 +9,11 @@ use std::hash::{BuildHasher as _, BuildHasherDefault, Hasher};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 /// A hash table with [`FastHasher`].
-pub type FastMap<K, V> = HashMap<K, V, BuildHasherDefault<FastHasher>>;
+pub(crate) type FastMap<K, V> = HashMap<K, V, BuildHasherDefault<FastHasher>>;
 
 /// Hashes numbers by one multiplication, and bytes by xxh3-64.
 #[derive(Debug, Default, Clone, Copy)]
-pub struct FastHasher(u64);
+pub(crate) struct FastHasher(u64);
 
 impl Hasher for FastHasher {
     fn finish(&self) -> u64 {
@@ -46,14 +46,14 @@ impl Hasher for FastHasher {
 }
 
 /// A random number, the same for the lifetime of the process.
-pub fn secret_seed() -> u64 {
+pub(crate) fn secret_seed() -> u64 {
     static SEED: std::sync::LazyLock<u64> =
         std::sync::LazyLock::new(|| std::hash::RandomState::new().build_hasher().finish());
     *SEED
 }
 
 /// A hash of several parts, each seeded by those before it, so that boundaries matter.
-pub fn chained<const N: usize>(seed: u64, pieces: [&[u8]; N]) -> u64 {
+pub(crate) fn chained<const N: usize>(seed: u64, pieces: [&[u8]; N]) -> u64 {
     pieces.iter().fold(seed, |hash, piece| xxh3_64_with_seed(piece, hash))
 }
 

@@ -25,30 +25,29 @@ pub struct JidKey(pub u128);
 const ODD: u128 = 1 << 127;
 
 impl JidKey {
-    /// The key of a jid.
-    pub fn of(jid: &str) -> Self {
+    pub(crate) fn of(jid: &str) -> Self {
         stamped(jid).unwrap_or_else(|| Self(ODD | (xxh3_128(jid.as_bytes()) >> 1)))
     }
 
     /// The key of a jid made at `at`, by process `pid` if the jid carries one.
-    pub fn from_time(at: Micros, pid: Option<u32>) -> Self {
+    pub(crate) fn from_time(at: Micros, pid: Option<u32>) -> Self {
         let us = u128::from(u64::try_from(at.0).unwrap_or(0));
         Self(us << 64 | pid.map_or(0, |pid| u128::from(pid) + 1))
     }
 
     /// The time in the jid, if any.
-    pub fn time(self) -> Option<Micros> {
+    pub(crate) fn time(self) -> Option<Micros> {
         (self.0 & ODD == 0).then(|| Micros(i64::try_from(self.0 >> 64).expect("63 bits")))
     }
 
     /// The pid at the end of the jid, if any.
-    pub fn pid(self) -> Option<u32> {
+    pub(crate) fn pid(self) -> Option<u32> {
         self.time()?;
         u64::try_from(self.0 & u128::from(u64::MAX)).ok()?.checked_sub(1)?.try_into().ok()
     }
 
     /// The jid, if the key is built from a time.
-    pub fn text(self) -> Option<String> {
+    pub(crate) fn text(self) -> Option<String> {
         let base = stamped_jid(self.time()?);
         Some(match self.pid() {
             Some(pid) => format!("{base}_{pid}"),
@@ -68,7 +67,7 @@ pub fn stamped_jid(at: Micros) -> String {
 
 /// Formats many jids faster: jids of the same second share their first digits.
 #[derive(Debug)]
-pub struct JidSpeller {
+pub(crate) struct JidSpeller {
     second: Option<i64>,
     digits: [u8; 20],
 }
@@ -81,7 +80,7 @@ impl Default for JidSpeller {
 
 impl JidSpeller {
     /// The twenty digits of a time.
-    pub fn spell(&mut self, at: Micros) -> &[u8; 20] {
+    pub(crate) fn spell(&mut self, at: Micros) -> &[u8; 20] {
         let second = at.0.div_euclid(1_000_000);
         if self.second != Some(second) {
             self.second = Some(second);
@@ -98,7 +97,7 @@ impl JidSpeller {
 
 /// The time of a jid in Salt's format (`jid_to_time`): `2026, Nov 21 03:10:37.359479`; empty for a jid of
 /// another form.
-pub fn start_time(jid: &str) -> String {
+pub(crate) fn start_time(jid: &str) -> String {
     let at = JidKey::of(jid).time().and_then(Micros::utc);
     at.map_or_else(String::new, |at| at.strftime("%Y, %b %d %H:%M:%S.%6f").to_string())
 }

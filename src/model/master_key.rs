@@ -12,18 +12,18 @@ use regex::bytes::Regex;
 pub const REDACTED: &str = "[redacted]";
 
 /// Part of the tag of each request to the reactor (`salt-run reactor.*`), whose data contains the master's key.
-pub const MANAGE_TAG: &str = "salt/reactors/manage";
+pub(crate) const MANAGE_TAG: &str = "salt/reactors/manage";
 
 /// Minimum length of a key; shorter key files are ignored: Salt's keys have 76 bytes, and a short text can occur by chance.
-pub const KEY_BYTES_MIN: usize = 16;
+pub(crate) const KEY_BYTES_MIN: usize = 16;
 
 /// Whether the data of an event with this tag contains a master's key.
-pub fn is_manage_tag(tag: &[u8]) -> bool {
+pub(crate) fn is_manage_tag(tag: &[u8]) -> bool {
     memmem::find(tag, MANAGE_TAG.as_bytes()).is_some()
 }
 
 /// Compares a given key with the right one in constant time.
-pub fn same_key(given: &[u8], right: &[u8]) -> bool {
+pub(crate) fn same_key(given: &[u8], right: &[u8]) -> bool {
     let mut difference = u8::from(given.len() != right.len());
     for (one, other) in given.iter().zip(right) {
         difference |= black_box(one ^ other);
@@ -33,14 +33,14 @@ pub fn same_key(given: &[u8], right: &[u8]) -> bool {
 
 /// Known keys, compiled for searching.
 #[derive(Debug, Clone, Default)]
-pub struct KeyTexts {
+pub(crate) struct KeyTexts {
     keys: Vec<Vec<u8>>,
     finder: Option<Regex>,
 }
 
 impl KeyTexts {
     /// The distinct keys of sufficient length, at most [`crate::base::limits::MASTER_KEYS_MAX`].
-    pub fn new(keys: impl IntoIterator<Item = Vec<u8>>) -> Self {
+    pub(crate) fn new(keys: impl IntoIterator<Item = Vec<u8>>) -> Self {
         let keys = keys.into_iter().map(|key| key.trim_ascii().to_vec());
         let mut keys: Vec<Vec<u8>> = keys.filter(|key| key.len() >= KEY_BYTES_MIN).collect();
         keys.sort_unstable();
@@ -54,29 +54,21 @@ impl KeyTexts {
         Self { keys, finder: finder.map(Result::unwrap) }
     }
 
-    /// Number of keys.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.keys.len()
     }
 
-    /// Whether there are no keys.
-    pub fn is_empty(&self) -> bool {
-        self.keys.is_empty()
-    }
-
-    /// The keys.
-    pub fn keys(&self) -> &[Vec<u8>] {
+    pub(crate) fn keys(&self) -> &[Vec<u8>] {
         &self.keys
     }
 
-    /// Whether any key occurs in `bytes`.
-    pub fn occur_in(&self, bytes: &[u8]) -> bool {
+    pub(crate) fn occur_in(&self, bytes: &[u8]) -> bool {
         self.finder.as_ref().is_some_and(|finder| finder.is_match(bytes))
     }
 
     /// Overwrites each occurrence with [`REDACTED`], padded to the length of the key, which keeps the format of the bytes
     /// valid. Returns the number of occurrences.
-    pub fn blank(&self, bytes: &mut [u8]) -> usize {
+    pub(crate) fn blank(&self, bytes: &mut [u8]) -> usize {
         let Some(finder) = &self.finder else { return 0 };
         let found: Vec<_> = finder.find_iter(bytes).map(|found| found.range()).collect();
         for range in &found {

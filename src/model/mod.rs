@@ -11,21 +11,25 @@ mod right;
 mod seqno;
 mod settings;
 
-pub use entry::{
-    Batch, Entry, Fingerprints, Flags, FrameBatch, GAP_TAG, Kind, REACTION_TAG, RequestBatch, Source,
-};
+pub use entry::{Batch, Entry, Fingerprints, Flags, FrameBatch, Kind, Source};
+pub(crate) use entry::{GAP_TAG, REACTION_TAG};
 pub use filter::EventFilter;
-pub use glob::{Glob, Literal};
-pub use hashing::{FastHasher, FastMap, chained, secret_seed};
-pub use jid::{JidKey, JidSpeller, stamped_jid, start_time};
-pub use master_key::{KEY_BYTES_MIN, KeyTexts, MANAGE_TAG, REDACTED, is_manage_tag, same_key};
+pub use glob::Glob;
+pub(crate) use glob::Literal;
+pub(crate) use hashing::{FastMap, chained, secret_seed};
+pub use jid::{JidKey, stamped_jid};
+pub(crate) use jid::{JidSpeller, start_time};
+pub use master_key::REDACTED;
+pub(crate) use master_key::{KEY_BYTES_MIN, KeyTexts, MANAGE_TAG, is_manage_tag, same_key};
 pub use note::{Location, Note, NoteLevel, ReactionFailure};
 pub use right::Right;
 pub use seqno::SeqNo;
-pub use settings::class::{Age, ClassRule, ClassRules, EVENTS, JOBS, Keep, is_class_name};
+pub(crate) use settings::class::{Age, ClassRule, EVENTS, JOBS, is_class_name};
+pub use settings::class::{ClassRules, Keep};
 pub use settings::durability::Durability;
+pub(crate) use settings::reaction::RuleOrder;
 pub use settings::reaction::{
-    Allow, ListedRule, Rate, ReactorSettings, RuleOptions, RuleOrder, RunnerLimits, SaltsReactor,
+    Allow, ListedRule, Rate, ReactorSettings, RuleOptions, RunnerLimits, SaltsReactor,
 };
 pub use settings::rule::{Action, Builtin, Pattern, RedactRule, RetcodePattern, Scope};
 pub use settings::word;

@@ -40,7 +40,7 @@ pub struct Note {
     /// The cause, where Salt would attach an exception.
     pub cause: Option<String>,
     /// The location, if a reaction or a part of it failed because of this.
-    pub fails: Option<Location>,
+    pub(crate) fails: Option<Location>,
 }
 
 /// A position in a file.
@@ -74,14 +74,12 @@ impl Note {
         Self::new(NoteLevel::Error, logger, message)
     }
 
-    /// A note of the level [`NoteLevel::Warning`].
-    pub fn warning(logger: &'static str, message: impl Into<String>) -> Self {
+    pub(crate) fn warning(logger: &'static str, message: impl Into<String>) -> Self {
         Self::new(NoteLevel::Warning, logger, message)
     }
 
-    /// Adds a cause.
     #[must_use]
-    pub fn because(mut self, cause: impl Into<String>) -> Self {
+    pub(crate) fn because(mut self, cause: impl Into<String>) -> Self {
         self.cause = Some(cause.into());
         self
     }
@@ -94,7 +92,7 @@ impl Note {
     }
 
     /// The failure that this note describes, if any.
-    pub fn failure(&self) -> Option<ReactionFailure> {
+    pub(crate) fn failure(&self) -> Option<ReactionFailure> {
         let at = self.fails.clone()?;
         let cause = self.cause.clone().unwrap_or_else(|| self.message.clone());
         Some(ReactionFailure { at, cause })
@@ -103,7 +101,7 @@ impl Note {
 
 impl Location {
     /// A file without a line.
-    pub fn file(file: impl Into<String>) -> Self {
+    pub(crate) fn file(file: impl Into<String>) -> Self {
         Self { file: file.into(), ..Self::default() }
     }
 }

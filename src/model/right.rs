@@ -15,7 +15,7 @@ pub enum Right {
 
 impl Right {
     /// The name in the configuration, in messages and in `docs/WIRE.md`.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Read => "read",
             Self::Write => "write",

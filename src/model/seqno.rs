@@ -12,7 +12,7 @@ pub struct SeqNo(pub u64);
 
 impl SeqNo {
     /// The first entry of a new store.
-    pub const FIRST: SeqNo = SeqNo(1);
+    pub(crate) const FIRST: SeqNo = SeqNo(1);
 
     /// The number after this one.
     #[must_use]

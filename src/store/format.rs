@@ -51,12 +51,12 @@ pub fn list(path: &Path) -> Result<Vec<PathBuf>, StoreError> {
 }
 
 /// The last component of a path; empty if it is not UTF-8.
-pub fn name_of(path: &Path) -> &str {
+pub(crate) fn name_of(path: &Path) -> &str {
     path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
 }
 
 /// The content of a file; `None` if it does not exist.
-pub fn read_if_exists(path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
+pub(crate) fn read_if_exists(path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
     match fs::read(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
         read => read.map(Some).map_err(io_at("read", path)),
@@ -72,7 +72,7 @@ pub fn remove_dir(fs: &dyn Fs, path: &Path) -> Result<(), StoreError> {
 }
 
 /// The names of all classes with a directory, sorted.
-pub fn class_names(state_dir: &Path) -> Result<Vec<String>, StoreError> {
+pub(crate) fn class_names(state_dir: &Path) -> Result<Vec<String>, StoreError> {
     let mut dirs = list(&state_dir.join("log"))?;
     dirs.retain(|path| is_class_name(name_of(path)) && path.is_dir());
     Ok(dirs.iter().map(|path| name_of(path).to_owned()).collect())
@@ -84,21 +84,21 @@ pub fn segment_name(first_seq: SeqNo) -> String {
 }
 
 /// The name of a segment's directory until its log is complete.
-pub fn new_name(first_seq: SeqNo) -> String {
+pub(crate) fn new_name(first_seq: SeqNo) -> String {
     segment_name(first_seq) + NEW
 }
 
 /// Suffix of a segment's directory until its log is complete.
-pub const NEW: &str = ".new";
+pub(crate) const NEW: &str = ".new";
 
 /// Parses the name of a segment's directory.
-pub fn segment_seq(name: &str) -> Option<SeqNo> {
+pub(crate) fn segment_seq(name: &str) -> Option<SeqNo> {
     (name.len() == 20).then(|| name.parse().ok().map(SeqNo))?
 }
 
 /// Creates a directory and its ancestors with mode 0750, and syncs the parent. The parent of an existing directory
 /// is synced, too: its creator may have died before the sync, or the sync failed.
-pub fn make_dir(fs: &dyn Fs, path: &Path) -> Result<(), StoreError> {
+pub(crate) fn make_dir(fs: &dyn Fs, path: &Path) -> Result<(), StoreError> {
     let Some(parent) = path.parent() else { return Ok(()) };
     let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
     let was_there = path.is_dir();
@@ -119,19 +119,19 @@ pub fn make_dir(fs: &dyn Fs, path: &Path) -> Result<(), StoreError> {
 }
 
 /// Syncs a directory: entries created or removed so far survive a power cut.
-pub fn sync_dir(fs: &dyn Fs, path: &Path) -> Result<(), StoreError> {
+pub(crate) fn sync_dir(fs: &dyn Fs, path: &Path) -> Result<(), StoreError> {
     fs.sync_dir(path).map_err(io_at("sync the directory", path))
 }
 
 /// An exclusive lock on the state directory for the life of the process.
 #[derive(Debug)]
-pub struct Lock {
+pub(crate) struct Lock {
     _file: File,
 }
 
 impl Lock {
     /// Takes the lock and records `holder` for the error message of later attempts.
-    pub fn take(state_dir: &Path, holder: &str) -> Result<Self, StoreError> {
+    pub(crate) fn take(state_dir: &Path, holder: &str) -> Result<Self, StoreError> {
         let path = state_dir.join("LOCK");
         let mut file = OpenOptions::new()
             .read(true)
@@ -172,7 +172,7 @@ fn store_id_line(store_id: u64) -> String {
 }
 
 /// Parses the store id from a file `FORMAT`. The error describes the version found.
-pub fn read_format(text: &str) -> Result<u64, String> {
+pub(crate) fn read_format(text: &str) -> Result<u64, String> {
     let mut lines = text.lines();
     let version =
         lines.next().and_then(|line| line.strip_prefix(FORMAT_WORDS)).ok_or("unknown (FORMAT is damaged)")?;
@@ -188,7 +188,7 @@ pub fn read_format(text: &str) -> Result<u64, String> {
 
 /// Checks the format version of a state directory; initializes an empty one. Returns the store id, a random number that
 /// is part of every frame's checksum.
-pub fn check_version(fs: &dyn Fs, state_dir: &Path) -> Result<u64, StoreError> {
+pub(crate) fn check_version(fs: &dyn Fs, state_dir: &Path) -> Result<u64, StoreError> {
     let path = state_dir.join("FORMAT");
     let text = match fs::read_to_string(&path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
@@ -207,7 +207,7 @@ pub fn check_version(fs: &dyn Fs, state_dir: &Path) -> Result<u64, StoreError> {
 
 /// Builds the error for another format, or for a missing or damaged `FORMAT`: in that case with the line to restore,
 /// if the log headers agree on a store id.
-pub fn unknown_version(state_dir: &Path, found: String) -> StoreError {
+pub(crate) fn unknown_version(state_dir: &Path, found: String) -> StoreError {
     let named = if found.contains("FORMAT") { store_ids(state_dir) } else { Vec::new() };
     let (path, expected) = (state_dir.to_owned(), FORMAT_VERSION);
     match named.as_slice() {
@@ -217,7 +217,7 @@ pub fn unknown_version(state_dir: &Path, found: String) -> StoreError {
 }
 
 /// The store ids in valid log headers, most frequent first.
-pub fn store_ids(state_dir: &Path) -> Vec<u64> {
+pub(crate) fn store_ids(state_dir: &Path) -> Vec<u64> {
     let mut counts = std::collections::BTreeMap::<u64, u64>::new();
     for class_name in class_names(state_dir).unwrap_or_default() {
         let class_dir = class_dir(state_dir, &class_name);

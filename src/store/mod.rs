@@ -59,21 +59,19 @@ use parking_lot::{Mutex, RwLock};
 pub use error::StoreError;
 pub use format::FORMAT_VERSION;
 pub use index::LatestJob;
-pub use read::consumer::{
-    BatchLimits, ConsumerBatch, ConsumerRecord, ConsumerStatus, HolderProcess, LostEntries, ReadAhead, Start,
-    is_consumer_name,
-};
-pub use read::follow::{Counted, Followed, Selected};
+pub(crate) use read::EventPage;
+pub use read::StoredEntry;
+pub(crate) use read::consumer::{BatchLimits, ConsumerStatus, HolderProcess};
+pub use read::consumer::{ReadAhead, Start, is_consumer_name};
+pub use read::follow::Followed;
 pub use read::job_summary::JobSummary;
-pub use read::last_seen::LastSeen;
-pub use read::returns::JobReturns;
-pub use read::{ClassTotals, EventPage, StoredEntry};
+pub(crate) use read::last_seen::LastSeen;
 pub use retain::Retainer;
-pub use retain::age_clock::Step;
 pub use retain::free_space::FreeSpace;
-pub use retain::hold::Hold;
+pub(crate) use retain::hold::Hold;
 pub use segment::seal::Sealer;
-pub use write::appender::{Appender, Done, FailedReturn, Intake};
+pub(crate) use write::appender::FailedReturn;
+pub use write::appender::{Appender, Done, Intake};
 pub use write::class::{Class, Classes};
 pub use write::committer::Committer;
 
@@ -93,22 +91,21 @@ use index::SegmentMetadata;
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// When an entry is acknowledged.
-    pub durability: Durability,
+    pub(crate) durability: Durability,
     /// Size of a segment's log in bytes.
     pub segment_bytes_max: u64,
-    /// Number of entries in a segment.
-    pub segment_entries_max: u64,
+    pub(crate) segment_entries_max: u64,
     /// Fingerprints per generation of the duplicate memory.
-    pub dedupe_window: usize,
+    pub(crate) dedupe_window: usize,
     /// Sequence numbers reserved at a time.
-    pub numbers_ahead: u64,
+    pub(crate) numbers_ahead: u64,
     /// Bytes on disk that pinned consumers keep per class, beyond its own limits.
-    pub pin_bytes_max: u64,
+    pub(crate) pin_bytes_max: u64,
 }
 
 impl Limits {
     /// The limits without a configuration.
-    pub const DEFAULT: Self = Self {
+    pub(crate) const DEFAULT: Self = Self {
         durability: Durability::Durable,
         segment_bytes_max: SEGMENT_BYTES,
         segment_entries_max: SEGMENT_ENTRIES_MAX,
@@ -218,7 +215,6 @@ struct StoreInner {
     rates: read::stats::Rates,
     /// Entries written since the start, by class.
     written: Vec<AtomicU64>,
-    /// The last failed return since the start.
     last_failed: Mutex<Option<FailedReturn>>,
     _lock: format::Lock,
 }
@@ -263,17 +259,16 @@ impl StoreInner {
 
 impl Store {
     /// Why new entries are rejected; `None` while there is enough disk space.
-    pub fn refusal(&self) -> Option<String> {
+    pub(crate) fn refusal(&self) -> Option<String> {
         self.0.guard.refusal()
     }
 
-    /// The last failed return since the start.
-    pub fn last_failed_return(&self) -> Option<FailedReturn> {
+    pub(crate) fn last_failed_return(&self) -> Option<FailedReturn> {
         self.0.last_failed.lock().clone()
     }
 
     /// Time since the appender's last iteration: at most about a second, unless disk I/O blocks it.
-    pub fn appender_seen_ago(&self) -> Duration {
+    pub(crate) fn appender_seen_ago(&self) -> Duration {
         Duration::from_micros(
             heartbeat_of(&self.0.clock).saturating_sub(self.0.heartbeat.load(Ordering::Relaxed)),
         )

@@ -19,7 +19,7 @@ const COMMIT_RAW_BYTES: usize = 4 * 1024 * 1024;
 const BATCHES_WAITING: usize = 1024;
 
 /// A baseline's queue of batches, each with a token, and its threads, which end when all senders are dropped.
-pub type Baseline<T> = (Sender<(Vec<u8>, T)>, Vec<JoinHandle<anyhow::Result<()>>>);
+pub(crate) type Baseline<T> = (Sender<(Vec<u8>, T)>, Vec<JoinHandle<anyhow::Result<()>>>);
 
 /// Starts `packers` threads that compress, and one that writes and then calls `durable` with the token of each batch.
 pub fn start<T: Send + 'static>(

@@ -14,7 +14,7 @@ const READY: &[u8] = b"\x04\x1c\x05READY\x0bSocket-Type\0\0\0\x06ROUTER";
 
 /// The master's end of a connection: a ROUTER.
 #[derive(Debug)]
-pub struct Router {
+pub(crate) struct Router {
     /// The connection, for invalid answers.
     pub stream: TcpStream,
     splitter: Splitter,
@@ -22,7 +22,7 @@ pub struct Router {
 
 impl Router {
     /// Exchanges greetings with a client, and waits for its READY.
-    pub fn accept(mut stream: TcpStream) -> io::Result<Self> {
+    pub(crate) fn accept(mut stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         stream.write_all(&zmtp::greeting())?;
         let mut theirs = [0; zmtp::GREETING_LEN];
@@ -37,7 +37,7 @@ impl Router {
     }
 
     /// The body of the next request; `None` at the end of the connection.
-    pub fn next_request(&mut self) -> io::Result<Option<Vec<u8>>> {
+    pub(crate) fn next_request(&mut self) -> io::Result<Option<Vec<u8>>> {
         loop {
             match self.next_item()? {
                 Some(command) if command.is_empty() => {}
@@ -66,7 +66,7 @@ impl Router {
     }
 
     /// Sends an answer.
-    pub fn send(&mut self, body: &[u8]) -> io::Result<()> {
+    pub(crate) fn send(&mut self, body: &[u8]) -> io::Result<()> {
         let mut bytes = Vec::new();
         zmtp::put_request(&mut bytes, body);
         self.stream.write_all(&bytes)

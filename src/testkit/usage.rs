@@ -74,7 +74,7 @@ pub fn own_cpu_s() -> anyhow::Result<f64> {
 }
 
 /// Resident memory of a process in megabytes, now (`VmRSS`) or at its peak (`VmHWM`).
-pub fn memory_mb(pid: u32, name: &str) -> anyhow::Result<f64> {
+pub(crate) fn memory_mb(pid: u32, name: &str) -> anyhow::Result<f64> {
     let path = format!("/proc/{pid}/status");
     let status = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
     let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
@@ -94,7 +94,6 @@ pub fn disk_bytes(path: &Path) -> anyhow::Result<u64> {
     Ok(bytes)
 }
 
-/// Measured durations.
 #[derive(Debug, Default)]
 pub(crate) struct Durations {
     /// In milliseconds, ascending.

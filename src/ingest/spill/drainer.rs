@@ -17,7 +17,7 @@ use crate::store::Intake;
 use crate::store::vfs::{Fs, FsFile};
 
 /// The draining half of a spill.
-pub struct SpillDrainer {
+pub(crate) struct SpillDrainer {
     shared: Arc<Shared>,
     intake: Intake,
     disk: DiskQueue,
@@ -45,16 +45,16 @@ pub struct SpillDrainer {
 
 /// The position recorded by an earlier daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Seen {
+pub(crate) struct Seen {
     /// An earlier daemon read this bus.
-    pub known: bool,
+    pub(crate) known: bool,
     /// Everything up to here is safe.
-    pub until: Option<Micros>,
+    pub(crate) until: Option<Micros>,
 }
 
 impl SpillDrainer {
     /// Opens the directory of a bus, and returns the recorded position.
-    pub fn open(
+    pub(crate) fn open(
         spill_writer: &SpillWriter,
         dir: &Path,
         fs: Arc<dyn Fs>,
@@ -96,7 +96,7 @@ impl SpillDrainer {
     }
 
     /// A drainer without a disk, for a directory that cannot be opened.
-    pub fn without_disk(spill_writer: &SpillWriter, dir: &Path, fs: Arc<dyn Fs>) -> Self {
+    pub(crate) fn without_disk(spill_writer: &SpillWriter, dir: &Path, fs: Arc<dyn Fs>) -> Self {
         Self::new(spill_writer, DiskQueue::empty(fs.clone(), dir), fs, Arc::new(MasterKeys::none()), 0)
     }
 
@@ -130,7 +130,7 @@ impl SpillDrainer {
     }
 
     /// Delivers events until the writer is closed and everything is stored or on disk.
-    pub fn run(mut self) {
+    pub(crate) fn run(mut self) {
         loop {
             let moved = self.deliver();
             let spilled = self.spill();
@@ -471,7 +471,7 @@ const BUS: &str = "BUS";
 
 /// Delivers events in spills of buses that are no longer configured, which would otherwise wait forever.
 /// Returns when everything is stored, or when the store accepts nothing.
-pub fn drain_orphaned_spills(spills: &Path, configured: &[PathBuf], deps: &BusDependencies) {
+pub(crate) fn drain_orphaned_spills(spills: &Path, configured: &[PathBuf], deps: &BusDependencies) {
     let own: Vec<PathBuf> = configured.iter().map(|bus| dir_of(spills, bus)).collect();
     for item in std::fs::read_dir(spills).into_iter().flatten().flatten() {
         let dir = item.path();

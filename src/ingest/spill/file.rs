@@ -157,7 +157,7 @@ impl DiskQueue {
     }
 
     /// Damaged ranges skipped since the last call.
-    pub fn take_damage(&mut self) -> u64 {
+    pub(crate) fn take_damage(&mut self) -> u64 {
         std::mem::take(&mut self.damage)
     }
 
@@ -358,7 +358,7 @@ impl DiskQueue {
     }
 
     /// Inserts batches before everything else, for the next daemon. They may be stored already.
-    pub fn prepend(&mut self, batches: &[(Arc<Batch>, u64)]) -> io::Result<()> {
+    pub(crate) fn prepend(&mut self, batches: &[(Arc<Batch>, u64)]) -> io::Result<()> {
         let Some((_, first)) = batches.first() else { return Ok(()) };
         let header = Header::new(*first);
         let mut bytes = header.to_bytes();

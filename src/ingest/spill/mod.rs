@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-pub use self::drainer::{Seen, SpillDrainer, drain_orphaned_spills};
+pub(crate) use self::drainer::{Seen, SpillDrainer, drain_orphaned_spills};
 use super::gap::{Cause, Gap};
 use super::policy::Policy;
 use crate::base::clock::{Clock, Micros};
@@ -78,15 +78,15 @@ struct InFlight {
 
 /// Waiting and lost events for `saltcellar status`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Waiting {
+pub(crate) struct Waiting {
     /// Events in memory.
     pub events: u64,
     /// Their memory.
     pub bytes: u64,
     /// Events on disk.
-    pub spilled_events: u64,
+    pub(crate) spilled_events: u64,
     /// Bytes of files on disk.
-    pub spilled_bytes: u64,
+    pub(crate) spilled_bytes: u64,
     /// Events lost since the start.
     pub lost: u64,
     /// Gaps recorded since the start.
@@ -115,7 +115,6 @@ struct SpillState {
     timeout: Duration,
     /// The current loss.
     losing: Option<Gap>,
-    /// The number of the next event.
     next_number: u64,
     /// The bus has been read up to here.
     read_until: Option<Micros>,
@@ -164,7 +163,7 @@ impl SpillState {
 
 /// State shared by writer, drainer and the store's answers. It holds no sender of `intake`: the store stops when those are dropped.
 #[derive(Debug)]
-pub struct Shared {
+pub(crate) struct Shared {
     state: Mutex<SpillState>,
     changed: Condvar,
     bus: PathBuf,
@@ -174,7 +173,7 @@ pub struct Shared {
 
 impl Shared {
     /// The amount of waiting and lost events.
-    pub fn waiting(&self) -> Waiting {
+    pub(crate) fn waiting(&self) -> Waiting {
         let state = self.state.lock();
         let (spilled_events, spilled_bytes) = state.disk;
         Waiting {
@@ -189,7 +188,7 @@ impl Shared {
     }
 
     /// Why the store rejected the last batch; `None` once it accepts one again.
-    pub fn refused(&self) -> Option<String> {
+    pub(crate) fn refused(&self) -> Option<String> {
         let state = self.state.lock();
         state.held.then(|| state.reason.clone())
     }
@@ -255,17 +254,16 @@ fn offer(
     }
 }
 
-/// The dependencies of a bus source.
 #[derive(Clone)]
-pub struct BusDependencies {
+pub(crate) struct BusDependencies {
     /// Destination of the entries.
     pub intake: Intake,
     /// The ingest policy.
     pub policy: Arc<Policy>,
     /// The directory of all spills.
-    pub spills: PathBuf,
+    pub(crate) spills: PathBuf,
     /// Bytes of the spill of one bus on disk.
-    pub spill_bytes_max: u64,
+    pub(crate) spill_bytes_max: u64,
     /// The file system of the spills.
     pub fs: Arc<dyn Fs>,
     /// The daemon's clock.
@@ -275,20 +273,20 @@ pub struct BusDependencies {
     /// The shutdown request.
     pub drain: Drain,
     /// Time in which events accumulate after a small read.
-    pub gather: std::time::Duration,
+    pub(crate) gather: std::time::Duration,
     /// Whether a reader waits for new events.
-    pub is_followed: Arc<dyn Fn() -> bool + Send + Sync>,
+    pub(crate) is_followed: Arc<dyn Fn() -> bool + Send + Sync>,
 }
 
 /// The writing half of a spill.
-pub struct SpillWriter {
+pub(crate) struct SpillWriter {
     shared: Arc<Shared>,
     intake: Intake,
 }
 
 impl SpillWriter {
     /// A writer with an empty spill.
-    pub fn new(bus: &Path, intake: Intake, clock: Clock, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn new(bus: &Path, intake: Intake, clock: Clock, metrics: Arc<Metrics>) -> Self {
         let state = SpillState { next_number: 1, ..SpillState::default() };
         let shared =
             Shared { state: Mutex::new(state), changed: Condvar::new(), bus: bus.to_owned(), clock, metrics };
@@ -296,13 +294,13 @@ impl SpillWriter {
     }
 
     /// The shared state.
-    pub fn shared(&self) -> Arc<Shared> {
+    pub(crate) fn shared(&self) -> Arc<Shared> {
         self.shared.clone()
     }
 
     /// Accepts events read at `at`. If memory is full it waits for the drainer, [`BUS_WAITS_MAX`] in all
     /// until memory is half empty again. Salt does not notice such a pause, and a working disk frees memory in that time.
-    pub fn push(&self, mut batch: Batch, at: Micros) {
+    pub(crate) fn push(&self, mut batch: Batch, at: Micros) {
         if batch.is_empty() {
             return;
         }
@@ -329,17 +327,17 @@ impl SpillWriter {
     }
 
     /// Accepts a gap in order with the events.
-    pub fn push_gap(&self, gap: &Gap) {
+    pub(crate) fn push_gap(&self, gap: &Gap) {
         self.take_gap(&mut self.shared.state.lock(), gap);
     }
 
     /// Sets the time up to which the bus has been read.
-    pub fn read_until(&self, at: Micros) {
+    pub(crate) fn read_until(&self, at: Micros) {
         self.shared.state.lock().read_until = Some(at);
     }
 
     /// Marks the end of input.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         let mut state = self.shared.state.lock();
         self.take_loss(&mut state);
         state.closing = true;
@@ -393,7 +391,7 @@ impl SpillWriter {
 }
 
 /// The directory of a bus in the directory of all spills: its path in readable form, and a hash of it.
-pub fn dir_of(spills: &Path, bus: &Path) -> PathBuf {
+pub(crate) fn dir_of(spills: &Path, bus: &Path) -> PathBuf {
     let text = bus.to_string_lossy();
     let readable: String = text
         .trim_matches('/')

@@ -11,7 +11,7 @@ use crate::store::vfs::{Disk, Fs as _};
 
 /// Searches all spill files below `spills`, and replaces those with a key if `write`. Returns the number of events
 /// with a key. With `write` the daemon must not be running.
-pub fn redact(spills: &Path, keys: &MasterKeys, write: bool) -> io::Result<u64> {
+pub(crate) fn redact(spills: &Path, keys: &MasterKeys, write: bool) -> io::Result<u64> {
     let mut events = 0;
     for dir in list(spills)? {
         for path in list(&dir)? {

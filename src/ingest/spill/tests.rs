@@ -53,6 +53,21 @@ fn open(dir: &Path) -> (DiskQueue, super::file::SpillContents) {
     DiskQueue::open(Arc::new(Disk), dir).unwrap()
 }
 
+/// A new queue with these events of `bytes` bytes.
+fn queue_of(numbers: std::ops::RangeInclusive<u64>, bytes: usize) -> (tempfile::TempDir, DiskQueue) {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut queue, _) = open(&dir.path().join("a/b"));
+    numbers.for_each(|n| queue.append(&event(n, bytes), n).unwrap());
+    (dir, queue)
+}
+
+/// Ends the input, and waits for the drainer.
+fn finish(spill_writer: SpillWriter, drainer: std::thread::JoinHandle<()>) {
+    spill_writer.close();
+    drop(spill_writer);
+    drainer.join().unwrap();
+}
+
 pub(super) fn files(dir: &Path) -> Vec<std::path::PathBuf> {
     let mut files: Vec<_> = std::fs::read_dir(dir).unwrap().map(|item| item.unwrap().path()).collect();
     files.retain(|path| path.extension().is_some_and(|ending| ending == "spill" || ending == "read"));
@@ -81,11 +96,7 @@ fn events_return_from_disk_in_order_and_their_files_are_deleted() {
 
 #[test]
 fn the_next_daemon_delivers_spilled_events_and_marks_those_that_may_be_stored() {
-    let dir = tempfile::tempdir().unwrap();
-    let (mut queue, _) = open(&dir.path().join("a/b"));
-    for n in 1..=40 {
-        queue.append(&event(n, 400_000), n).unwrap();
-    }
+    let (_dir, mut queue) = queue_of(1..=40, 400_000);
     let first = queue.next_piece().unwrap().unwrap();
     let dir = queue.dir().to_owned();
     drop(queue);
@@ -102,11 +113,7 @@ fn the_next_daemon_delivers_spilled_events_and_marks_those_that_may_be_stored() 
 
 #[test]
 fn a_torn_end_is_truncated_and_a_missing_record_is_reported() {
-    let dir = tempfile::tempdir().unwrap();
-    let (mut queue, _) = open(&dir.path().join("a/b"));
-    for n in 1..=40 {
-        queue.append(&event(n, 400_000), n).unwrap();
-    }
+    let (_dir, queue) = queue_of(1..=40, 400_000);
     let dir = queue.dir().to_owned();
     drop(queue);
     let files = files(&dir);
@@ -135,11 +142,7 @@ fn a_torn_end_is_truncated_and_a_missing_record_is_reported() {
 
 #[test]
 fn corrupt_records_are_not_delivered() {
-    let dir = tempfile::tempdir().unwrap();
-    let (mut queue, _) = open(&dir.path().join("a/b"));
-    for n in 1..=10 {
-        queue.append(&event(n, 1_000), n).unwrap();
-    }
+    let (_dir, mut queue) = queue_of(1..=10, 1_000);
     let path = files(queue.dir())[0].clone();
     let mut bytes = std::fs::read(&path).unwrap();
     bytes[5_500] ^= 1;
@@ -198,11 +201,7 @@ fn events_that_bypassed_the_disk_are_not_missing() {
 
 #[test]
 fn prepended_batches_are_delivered_first() {
-    let dir = tempfile::tempdir().unwrap();
-    let (mut queue, _) = open(&dir.path().join("a/b"));
-    for n in 3..=5 {
-        queue.append(&event(n, 10), n).unwrap();
-    }
+    let (_dir, mut queue) = queue_of(3..=5, 10);
     queue.prepend(&[(Arc::new(event(1, 10)), 1), (Arc::new(event(2, 10)), 2)]).unwrap();
     let dir = queue.dir().to_owned();
     drop(queue);
@@ -316,9 +315,7 @@ fn while_the_store_is_stopped_events_are_spilled_and_return_in_order() {
     for n in 400..500 {
         spill_writer.push(event(n, 1_000), at(n));
     }
-    spill_writer.close();
-    drop(spill_writer);
-    moving.join().unwrap();
+    finish(spill_writer, moving);
     assert_eq!(harness.stored(), tags(0..500));
     let left = shared.waiting();
     assert_eq!((left.lost, left.spilled_events, left.spilled_bytes, left.bytes), (0, 0, 0, 0));
@@ -340,9 +337,7 @@ fn with_memory_and_disk_full_events_are_lost_and_recorded_as_a_gap() {
     harness.start();
     wait_until("there is room", || shared.waiting().bytes == 0);
     spill_writer.push(event(400, 10), at(400));
-    spill_writer.close();
-    drop(spill_writer);
-    moving.join().unwrap();
+    finish(spill_writer, moving);
     let kept = 400 - lost;
     let expected = [tags(0..kept), vec!["saltcellar/gap/overflow".to_owned()], tags(400..401)].concat();
     assert_eq!(harness.stored(), expected);
@@ -377,9 +372,7 @@ fn the_spill_stays_within_its_limit() {
     );
     assert_eq!(shared.waiting().spilled_bytes, bytes);
     harness.start();
-    spill_writer.close();
-    drop(spill_writer);
-    moving.join().unwrap();
+    finish(spill_writer, moving);
     let kept = tags(0..400 - lost);
     assert_eq!(harness.stored(), [kept, vec!["saltcellar/gap/overflow".to_owned()]].concat());
     assert_eq!((harness.metrics.bus_events_lost.get(), files(&harness.spill()).len()), (lost, 0));
@@ -445,9 +438,7 @@ fn events_not_accepted_before_shutdown_are_delivered_by_the_next_daemon() {
     let moving = spawn(|| spill_drainer.run());
     spill_writer.push(event(300, 10), at(1_001));
     harness.start();
-    spill_writer.close();
-    drop(spill_writer);
-    moving.join().unwrap();
+    finish(spill_writer, moving);
     assert_eq!(harness.stored(), tags(0..301));
     assert_eq!(files(&harness.spill()).len(), 0);
 }

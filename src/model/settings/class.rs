@@ -9,33 +9,33 @@ use crate::model::Glob;
 use crate::model::word::{self, Word, words};
 
 /// The class of job entries that match no other class.
-pub const JOBS: &str = "jobs";
+pub(crate) const JOBS: &str = "jobs";
 /// The class of other events that match no other class.
-pub const EVENTS: &str = "events";
+pub(crate) const EVENTS: &str = "events";
 
 /// A retention class.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(try_from = "WrittenClass")]
 pub struct ClassRules {
     /// Its name, and that of its directory.
-    pub name: String,
+    pub(crate) name: String,
     /// Matches an entry that any of these matches. Empty for `jobs` and `events`, which contain the rest.
     #[serde(rename = "match")]
-    pub rules: Vec<ClassRule>,
+    pub(crate) rules: Vec<ClassRule>,
     /// Its limits.
-    pub keep: Keep,
+    pub(crate) keep: Keep,
 }
 
 /// Matches the entries that all of its patterns match.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, expecting = "a mapping with `fun`, `tag`, or both")]
-pub struct ClassRule {
+pub(crate) struct ClassRule {
     /// Pattern for the function of a job, which selects its load, returns and events.
     #[serde(with = "word")]
-    pub fun: Option<Glob>,
+    pub(crate) fun: Option<Glob>,
     /// Pattern for the tag of an event.
     #[serde(with = "word")]
-    pub tag: Option<Glob>,
+    pub(crate) tag: Option<Glob>,
 }
 
 /// Limits of a class. Excess entries are deleted, the oldest first, in whole segments.
@@ -43,17 +43,17 @@ pub struct ClassRule {
 pub struct Keep {
     /// The age limit.
     #[serde(with = "word")]
-    pub age: Age,
+    pub(crate) age: Age,
     /// Bytes on disk, indexes included.
     #[serde(with = "word")]
-    pub bytes: Option<u64>,
+    pub(crate) bytes: Option<u64>,
     /// Number of entries.
-    pub entries: Option<u64>,
+    pub(crate) entries: Option<u64>,
 }
 
 /// The age limit of a class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Age {
+pub(crate) enum Age {
     /// No limit by age.
     Forever,
     /// Salt's `keep_jobs_seconds`; no limit until Salt reports it.
@@ -141,20 +141,20 @@ impl TryFrom<WrittenClass> for ClassRules {
 
 impl ClassRules {
     /// `jobs` with its default limit: Salt's `keep_jobs_seconds`.
-    pub fn jobs() -> Self {
+    pub(crate) fn jobs() -> Self {
         let keep = Keep { age: Age::Salt, bytes: None, entries: None };
         Self { name: JOBS.to_owned(), rules: Vec::new(), keep }
     }
 
     /// `events` with its default limit: thirty days.
-    pub fn events() -> Self {
+    pub(crate) fn events() -> Self {
         let keep = Keep { age: Age::For(Duration::from_secs(30 * 86_400)), bytes: None, entries: None };
         Self { name: EVENTS.to_owned(), rules: Vec::new(), keep }
     }
 }
 
 /// Whether this is a valid class name: `[a-z][a-z0-9_-]*`, at most [`CLASS_NAME_BYTES_MAX`] bytes.
-pub fn is_class_name(name: &str) -> bool {
+pub(crate) fn is_class_name(name: &str) -> bool {
     let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_' || b == b'-';
     name.len() <= CLASS_NAME_BYTES_MAX
         && name.as_bytes().first().is_some_and(u8::is_ascii_lowercase)

@@ -16,9 +16,9 @@ use crate::model::word::{self, Word, words};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
     /// The maximum number per period.
-    pub times: u32,
+    pub(crate) times: u32,
     /// The period.
-    pub per: Duration,
+    pub(crate) per: Duration,
 }
 
 words! {
@@ -35,7 +35,7 @@ words! {
 /// The events of a rule that are handled in order.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum RuleOrder {
+pub(crate) enum RuleOrder {
     /// All events.
     Rule,
     /// Events of the same minion, and events without a minion.
@@ -49,9 +49,9 @@ pub enum RuleOrder {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunnerLimits {
     /// Maximum number in flight.
-    pub threads: u32,
+    pub(crate) threads: u32,
     /// Rendered reactions that wait for one; `None` for no limit. Events beyond it wait in the log.
-    pub waiting: Option<usize>,
+    pub(crate) waiting: Option<usize>,
 }
 
 impl Default for RunnerLimits {
@@ -67,35 +67,35 @@ impl Default for RunnerLimits {
 pub struct RuleOptions {
     /// Its pattern; empty for the options of rules without their own.
     #[serde(with = "word")]
-    pub rule: Arc<str>,
+    pub(crate) rule: Arc<str>,
     /// Never repeat a call, even if it is unknown whether the master received it.
-    pub at_most_once: bool,
+    pub(crate) at_most_once: bool,
     /// Repeat an unanswered runner or wheel call if the log does not show its start.
-    pub retry_unanswered: bool,
+    pub(crate) retry_unanswered: bool,
     /// Attempts of a call before it is dead-lettered.
-    pub tries: u32,
+    pub(crate) tries: u32,
     /// The pause before the second attempt; it doubles with each, up to [`REACTOR_BACKOFF_MAX`].
     #[serde(with = "word")]
-    pub backoff: Duration,
+    pub(crate) backoff: Duration,
     /// Excess reactions wait.
     #[serde(with = "word")]
-    pub rate: Option<Rate>,
+    pub(crate) rate: Option<Rate>,
     /// Excess reactions are dead-lettered, which stops runaway loops; `None` for no limit.
     #[serde(with = "word::or_none")]
-    pub budget: Option<Rate>,
+    pub(crate) budget: Option<Rate>,
     /// Only a minion's last event counts, after this quiet period.
     #[serde(with = "word")]
-    pub debounce: Option<Duration>,
+    pub(crate) debounce: Option<Duration>,
     /// Only a minion's first event in this period counts.
     #[serde(with = "word")]
-    pub once_per: Option<Duration>,
+    pub(crate) once_per: Option<Duration>,
     /// Maximum concurrent reactions, and runners in flight.
-    pub concurrency: Option<u32>,
+    pub(crate) concurrency: Option<u32>,
     /// The order of events.
-    pub order: RuleOrder,
+    pub(crate) order: RuleOrder,
     /// Permitted calls; empty permits all.
     #[serde(deserialize_with = "some_allowed")]
-    pub allow: Vec<Allow>,
+    pub(crate) allow: Vec<Allow>,
 }
 
 /// Reads the permitted calls of one rule: an empty list is ambiguous.
@@ -112,18 +112,18 @@ fn some_allowed<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Allow>, D::Err
 #[serde(deny_unknown_fields, expecting = "a mapping with `fun` and any of `client` and `tgt`")]
 pub struct Allow {
     /// `local`, `runner`, `wheel` or `caller`; `None` for any.
-    pub client: Option<String>,
+    pub(crate) client: Option<String>,
     /// Pattern for the function.
     #[serde(with = "word")]
-    pub fun: Glob,
+    pub(crate) fun: Glob,
     /// The target of a `local`.
     #[serde(default, with = "word")]
-    pub tgt: Option<Glob>,
+    pub(crate) tgt: Option<Glob>,
 }
 
 impl Allow {
     /// Whether the call is permitted.
-    pub fn allows(&self, client: &str, fun: &str, tgt: &str) -> bool {
+    pub(crate) fn allows(&self, client: &str, fun: &str, tgt: &str) -> bool {
         self.client.as_deref().is_none_or(|name| name == client)
             && self.fun.matches(fun)
             && (client != "local" || self.tgt.as_ref().is_none_or(|glob| glob.matches(tgt)))
@@ -151,12 +151,12 @@ impl Default for RuleOptions {
 
 impl RuleOptions {
     /// Maximum concurrent reactions: by default half of the workers, so that a rule with a slow template leaves the others to other rules.
-    pub fn concurrency(&self) -> u32 {
+    pub(crate) fn concurrency(&self) -> u32 {
         self.concurrency.unwrap_or(REACTOR_WORKERS / 2)
     }
 
     /// The pause after `tried` attempts.
-    pub fn pause(&self, tried: u32) -> Duration {
+    pub(crate) fn pause(&self, tried: u32) -> Duration {
         let doubled = 1_u32.checked_shl(tried.saturating_sub(1).min(20)).unwrap_or(u32::MAX);
         self.backoff.saturating_mul(doubled).min(REACTOR_BACKOFF_MAX)
     }
@@ -165,44 +165,40 @@ impl RuleOptions {
 /// A rule for display.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedRule {
-    /// The pattern.
-    pub pattern: String,
+    pub(crate) pattern: String,
     /// Its references.
-    pub files: Vec<String>,
+    pub(crate) files: Vec<String>,
 }
 
 /// Salt's own reactor, according to the configuration of the master or minion.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SaltsReactor {
     /// Whether Salt starts it.
-    pub runs: bool,
+    pub(crate) runs: bool,
     /// Whether the engine `saltcellar_reactor` may start it while this daemon does not answer.
-    pub fallback: bool,
+    pub(crate) fallback: bool,
     /// Its concurrent runners and wheel functions (`reactor_worker_threads`).
-    pub workers: usize,
-    /// Its rules.
-    pub rules: Vec<ListedRule>,
+    pub(crate) workers: usize,
+    pub(crate) rules: Vec<ListedRule>,
 }
 
 /// The settings of the reactor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReactorSettings {
     /// Make no calls, and compare them with those of Salt's own reactor.
-    pub shadow: bool,
+    pub(crate) shadow: bool,
     /// Salt's own reactor.
-    pub salts: SaltsReactor,
+    pub(crate) salts: SaltsReactor,
     /// The time after an event within which calls of Salt's own reactor are compared with ours.
-    pub shadow_window: Duration,
+    pub(crate) shadow_window: Duration,
     /// Events that are older when their turn comes are skipped.
-    pub age_max: Duration,
+    pub(crate) age_max: Duration,
     /// Longer chains of reactions to events of reactions are dead-lettered.
-    pub depth_max: u32,
-    /// Limits of runners in flight.
-    pub runners: RunnerLimits,
+    pub(crate) depth_max: u32,
+    pub(crate) runners: RunnerLimits,
     /// Options of rules without their own.
-    pub plain: Arc<RuleOptions>,
-    /// Options of single rules.
-    pub rules: Vec<Arc<RuleOptions>>,
+    pub(crate) plain: Arc<RuleOptions>,
+    pub(crate) rules: Vec<Arc<RuleOptions>>,
 }
 
 impl Default for ReactorSettings {
@@ -222,12 +218,12 @@ impl Default for ReactorSettings {
 
 impl ReactorSettings {
     /// The comparison window; `None` unless in shadow.
-    pub fn compares(&self) -> Option<Duration> {
+    pub(crate) fn compares(&self) -> Option<Duration> {
         self.shadow.then_some(self.shadow_window)
     }
 
     /// The options of rules that are rendered together.
-    pub fn options_of(&self, rules: &[Arc<str>]) -> &Arc<RuleOptions> {
+    pub(crate) fn options_of(&self, rules: &[Arc<str>]) -> &Arc<RuleOptions> {
         let own = match rules {
             [rule] => self.rules.iter().find(|options| options.rule == *rule),
             _ => None,
@@ -236,7 +232,7 @@ impl ReactorSettings {
     }
 
     /// Groups of rules that are rendered together, with their options: rules without their own options form one group, as in Salt.
-    pub fn groups(&self, rules: Vec<Arc<str>>) -> Vec<(Vec<Arc<str>>, Arc<RuleOptions>)> {
+    pub(crate) fn groups(&self, rules: Vec<Arc<str>>) -> Vec<(Vec<Arc<str>>, Arc<RuleOptions>)> {
         let mut plain = Vec::new();
         let mut groups = Vec::new();
         for rule in rules {

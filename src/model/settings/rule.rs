@@ -59,14 +59,14 @@ impl Scope {
     }
 
     /// Whether an entry with these columns may match; an empty function is unknown.
-    pub fn may_match(&self, minion: &str, fun: &str) -> bool {
+    pub(crate) fn may_match(&self, minion: &str, fun: &str) -> bool {
         let any =
             |globs: &[Glob], text: &str| globs.is_empty() || globs.iter().any(|glob| glob.matches(text));
         any(&self.minion, minion) && (fun.is_empty() || any(&self.fun, fun))
     }
 
     /// Whether it contains entries of the class.
-    pub fn allows_class(&self, class_name: &str) -> bool {
+    pub(crate) fn allows_class(&self, class_name: &str) -> bool {
         self.class.is_empty() || self.class.iter().any(|glob| glob.matches(class_name))
     }
 }
@@ -119,7 +119,7 @@ pub enum Builtin {
 
 impl Builtin {
     /// All predefined rules.
-    pub const ALL: [Self; 3] = [Self::Passwords, Self::PrivateKeys, Self::Pillar];
+    pub(crate) const ALL: [Self; 3] = [Self::Passwords, Self::PrivateKeys, Self::Pillar];
 
     /// The name in the configuration.
     pub fn name(self) -> &'static str {
@@ -208,7 +208,7 @@ impl Pattern {
     }
 
     /// The compiled expression.
-    pub fn regex(&self) -> &regex::bytes::Regex {
+    pub(crate) fn regex(&self) -> &regex::bytes::Regex {
         &self.0
     }
 }

@@ -17,11 +17,11 @@ use crate::base::limits::INGEST_RULES_MAX;
 use crate::model::Glob;
 
 /// Bytes of a KiB.
-pub const KIB: u64 = 1024;
+pub(crate) const KIB: u64 = 1024;
 /// Bytes of a MiB.
-pub const MIB: u64 = 1024 * KIB;
+pub(crate) const MIB: u64 = 1024 * KIB;
 /// Bytes of a GiB.
-pub const GIB: u64 = 1024 * MIB;
+pub(crate) const GIB: u64 = 1024 * MIB;
 
 const SIZES: [(&str, u64); 4] = [("", 1), ("KiB", KIB), ("MiB", MIB), ("GiB", GIB)];
 const TIMES: [(&str, u64); 5] = [("s", 1), ("m", 60), ("h", 3_600), ("w", 604_800), ("d", 86_400)];
@@ -127,12 +127,12 @@ fn in_unit(value: u64, units: &[(&str, u64)]) -> String {
 }
 
 /// Writes the word, or nothing for an absent value.
-pub fn serialize<T: Word, S: Serializer>(value: &T, to: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn serialize<T: Word, S: Serializer>(value: &T, to: S) -> Result<S::Ok, S::Error> {
     value.show().serialize(to)
 }
 
 /// Reads one word.
-pub fn deserialize<'de, T: Word, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
+pub(crate) fn deserialize<'de, T: Word, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
     let one = Words { shape: Shape::One, word: PhantomData }.deserialize(from)?;
     one.into_iter().next().ok_or_else(|| D::Error::custom("nothing is given"))
 }
@@ -142,23 +142,23 @@ pub mod many {
     use super::{DeserializeSeed as _, Deserializer, PhantomData, Serializer, Shape, Word, Words};
 
     /// Writes the list.
-    pub fn serialize<T: Word, S: Serializer>(values: &[T], to: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<T: Word, S: Serializer>(values: &[T], to: S) -> Result<S::Ok, S::Error> {
         to.collect_seq(values.iter().map(Word::show))
     }
 
     /// Reads the list.
-    pub fn deserialize<'de, T: Word, D: Deserializer<'de>>(from: D) -> Result<Vec<T>, D::Error> {
+    pub(crate) fn deserialize<'de, T: Word, D: Deserializer<'de>>(from: D) -> Result<Vec<T>, D::Error> {
         Words { shape: Shape::Many, word: PhantomData }.deserialize(from)
     }
 }
 
 /// One word, or a list of at least one.
 pub mod some {
-    pub use super::many::serialize;
+    pub(crate) use super::many::serialize;
     use super::{DeserializeSeed as _, Deserializer, PhantomData, Shape, Word, Words};
 
     /// Reads the word or the list.
-    pub fn deserialize<'de, T: Word, D: Deserializer<'de>>(from: D) -> Result<Vec<T>, D::Error> {
+    pub(crate) fn deserialize<'de, T: Word, D: Deserializer<'de>>(from: D) -> Result<Vec<T>, D::Error> {
         Words { shape: Shape::Some, word: PhantomData }.deserialize(from)
     }
 }
@@ -192,13 +192,15 @@ pub mod or_none {
     }
 
     /// Reads the word or `none`.
-    pub fn deserialize<'de, T: Word, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
+    pub(crate) fn deserialize<'de, T: Word, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
         super::deserialize(from).map(|Limit(value)| value)
     }
 }
 
 /// Reads a struct from a mapping only; serde alone reads it from a list, too.
-pub fn mapping<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
+pub(crate) fn mapping<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    from: D,
+) -> Result<Option<T>, D::Error> {
     struct Mapping<T>(PhantomData<T>);
 
     impl<'de, T: Deserialize<'de>> Visitor<'de> for Mapping<T> {

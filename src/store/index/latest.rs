@@ -22,10 +22,10 @@ use super::newness;
 use super::page::{PageTree, PageWriter, Pages};
 use crate::base::clock::Micros;
 use crate::model::{JidKey, SeqNo};
-use crate::store::index::page::code::{FieldReader, put, put_bytes, put_signed};
+use crate::store::index::page::code::{FieldReader, put, put_bytes, put_name, put_signed};
 
 /// Prefix of a function whose return is known only from a bus.
-pub const BUS_ONLY: char = '\0';
+pub(crate) const BUS_ONLY: char = '\0';
 
 /// The latest job of a function on a minion.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,8 +41,7 @@ pub struct LatestJob {
 }
 
 impl LatestJob {
-    /// See [`super::newness`].
-    pub fn newness(&self) -> (Option<JidKey>, SeqNo) {
+    pub(crate) fn newness(&self) -> (Option<JidKey>, SeqNo) {
         newness(JidKey::of(&self.jid), self.seq)
     }
 
@@ -70,12 +69,8 @@ impl Before {
             put_bytes(out, &row.fun);
             self.fun = Some(row.fun.clone());
         }
-        let shared = self.minion.iter().zip(&row.minion).take_while(|(a, b)| a == b).count();
-        put(out, shared as u64);
-        let (_, own) = row.minion.split_at(shared);
-        put_bytes(out, own);
-        self.minion.truncate(shared);
-        self.minion.extend_from_slice(own);
+        put_name(out, &self.minion, &row.minion);
+        self.minion.clone_from(&row.minion);
         put_signed(out, row.seq.0.wrapping_sub(self.seq).cast_signed());
         self.seq = row.seq.0;
         let key = JidKey::of(&row.jid);
@@ -102,10 +97,7 @@ impl Before {
         if r.number()? == 1 {
             self.fun = Some(r.bytes()?.to_vec());
         }
-        let shared = usize::try_from(r.number()?).ok()?;
-        self.minion.get(..shared)?;
-        self.minion.truncate(shared);
-        self.minion.extend_from_slice(r.bytes()?);
+        r.name(&mut self.minion)?;
         self.seq = self.seq.wrapping_add(r.signed()?.cast_unsigned());
         let is_wanted = wanted(self.fun.as_ref()?, &self.minion);
         let jid = match r.number()?.checked_sub(1) {
@@ -149,8 +141,8 @@ pub fn read(page: &[u8], wanted: &dyn Fn(&[u8], &[u8]) -> bool) -> Option<Vec<La
 }
 
 /// The rows whose function and minion `wanted` selects, in order.
-pub fn all(
-    pages: &Pages<impl PageTree>,
+pub(crate) fn all(
+    pages: &Pages<impl PageTree + ?Sized>,
     wanted: &dyn Fn(&[u8], &[u8]) -> bool,
 ) -> Result<Vec<LatestJob>, StoreError> {
     let mut rows = Vec::new();
@@ -160,8 +152,7 @@ pub fn all(
     Ok(rows)
 }
 
-/// The rows of a function.
-pub fn of_function(pages: &Pages, fun: &str) -> Result<Vec<LatestJob>, StoreError> {
+pub(crate) fn of_function(pages: &Pages, fun: &str) -> Result<Vec<LatestJob>, StoreError> {
     let mut found = Vec::new();
     let mut number = first_page_of(pages, fun.as_bytes())?;
     while let Some(page) = pages.get(&number.to_be_bytes())? {

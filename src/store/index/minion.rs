@@ -23,15 +23,13 @@ use std::io;
 
 use super::super::error::StoreError;
 use super::page::{Page, PageTree, PageWriter, Pages, joined, unpack};
-use crate::store::index::page::code::{FieldReader, put, put_bytes};
+use crate::store::index::page::code::{FieldReader, put, put_bytes, put_name};
 
 const LISTED: u8 = 0;
 const BITS: u8 = 1;
 
 fn write_record(out: &mut Vec<u8>, before: &[u8], minion: &[u8], blocks: &[u32]) -> io::Result<()> {
-    let shared = before.iter().zip(minion).take_while(|(a, b)| a == b).count();
-    put(out, shared as u64);
-    put_bytes(out, minion.split_at(shared).1);
+    put_name(out, before, minion);
     if blocks.windows(2).any(|pair| pair.first() >= pair.last()) {
         return Err(io::Error::other("internal error: the blocks of a minion do not ascend"));
     }
@@ -64,21 +62,11 @@ fn write_record(out: &mut Vec<u8>, before: &[u8], minion: &[u8], blocks: &[u32])
 /// Reads a record; `minion` has the previous name and receives this one. `None` if malformed.
 pub fn read_record(r: &mut FieldReader<'_>, minion: &mut Vec<u8>) -> Option<Vec<u32>> {
     let mut blocks = Vec::new();
-    read_name(r, minion)?;
+    r.name(minion)?;
     read_blocks(r, |block| blocks.push(block))?;
     Some(blocks)
 }
 
-/// Reads the name of a record, whose blocks follow.
-fn read_name(r: &mut FieldReader<'_>, minion: &mut Vec<u8>) -> Option<()> {
-    let shared = usize::try_from(r.number()?).ok()?;
-    minion.get(..shared)?;
-    minion.truncate(shared);
-    minion.extend_from_slice(r.bytes()?);
-    Some(())
-}
-
-/// Reads the blocks of a record.
 fn read_blocks(r: &mut FieldReader<'_>, mut take: impl FnMut(u32)) -> Option<()> {
     match r.byte()? {
         LISTED => {
@@ -131,18 +119,15 @@ pub fn write(writer: &mut PageWriter, minions: &[(&[u8], Vec<u32>)]) -> std::io:
     })
 }
 
-/// A selection of minions.
 #[derive(Clone, Copy)]
-pub enum MinionSelection<'a> {
-    /// One minion.
+pub(crate) enum MinionSelection<'a> {
     Is(&'a [u8]),
     /// The minions that pass a test.
     Passing(&'a dyn Fn(&[u8]) -> bool),
 }
 
 impl MinionSelection<'_> {
-    /// Whether a minion is selected.
-    pub fn selects(&self, name: &[u8]) -> bool {
+    pub(crate) fn selects(&self, name: &[u8]) -> bool {
         match self {
             Self::Is(minion) => name == *minion,
             Self::Passing(test) => test(name),
@@ -151,7 +136,7 @@ impl MinionSelection<'_> {
 }
 
 /// The trees `minion` and `name` of a table, from the packed pages of tree `minion` in sled.
-pub fn table_trees(pages: Vec<Page>) -> io::Result<[Vec<Page>; 2]> {
+pub(crate) fn table_trees(pages: Vec<Page>) -> io::Result<[Vec<Page>; 2]> {
     let malformed = || io::Error::new(io::ErrorKind::InvalidData, "malformed page of minions");
     let (mut keyed, mut names) = (Vec::with_capacity(pages.len()), Vec::new());
     for (_, page) in pages {
@@ -173,7 +158,7 @@ fn names_of(page: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
     let (mut count, mut names) = (0, Vec::new());
     while !reader.is_empty() {
         let before = reader.0;
-        read_name(&mut reader, &mut minion)?;
+        reader.name(&mut minion)?;
         names.extend_from_slice(before.get(..before.len() - reader.0.len())?);
         skip_blocks(&mut reader)?;
         first.get_or_insert_with(|| minion.clone());
@@ -186,9 +171,9 @@ fn names_of(page: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
 }
 
 /// Pages of a table that contain all selected minions.
-pub fn table_pages(
-    pages: &Pages<impl PageTree>,
-    names: &Pages<impl PageTree>,
+pub(crate) fn table_pages(
+    pages: &Pages<impl PageTree + ?Sized>,
+    names: &Pages<impl PageTree + ?Sized>,
     selection: MinionSelection<'_>,
 ) -> Result<Vec<Vec<u8>>, StoreError> {
     if let MinionSelection::Is(minion) = selection {
@@ -212,7 +197,7 @@ pub fn table_pages(
 fn select_record(r: &mut FieldReader<'_>, selection: MinionSelection<'_>) -> Option<Option<Vec<u8>>> {
     let (mut minion, mut first, mut is_selected) = (Vec::new(), None, false);
     for _ in 0..r.number()? {
-        read_name(r, &mut minion)?;
+        r.name(&mut minion)?;
         first.get_or_insert_with(|| minion.clone());
         is_selected = is_selected || selection.selects(&minion);
     }
@@ -220,12 +205,16 @@ fn select_record(r: &mut FieldReader<'_>, selection: MinionSelection<'_>) -> Opt
 }
 
 /// Marks every block with an entry of a selected minion. `None` if a page is malformed.
-pub fn blocks_with(pages: &[Vec<u8>], count: usize, selection: MinionSelection<'_>) -> Option<Vec<bool>> {
+pub(crate) fn blocks_with(
+    pages: &[Vec<u8>],
+    count: usize,
+    selection: MinionSelection<'_>,
+) -> Option<Vec<bool>> {
     let mut found = vec![false; count];
     for page in pages {
         let (mut reader, mut minion) = (FieldReader(page), Vec::new());
         while !reader.is_empty() {
-            read_name(&mut reader, &mut minion)?;
+            reader.name(&mut minion)?;
             if !selection.selects(&minion) {
                 skip_blocks(&mut reader)?;
                 continue;

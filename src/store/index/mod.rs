@@ -16,9 +16,9 @@ pub mod summary;
 pub mod tree;
 
 pub use latest::LatestJob;
-pub use memory::MemIndex;
-pub use minion::MinionSelection;
-pub use sealed::{Layout, SealedIndex};
+pub(crate) use memory::MemIndex;
+pub(crate) use minion::MinionSelection;
+pub(crate) use sealed::{Layout, SealedIndex};
 pub use segment_metadata::SegmentMetadata;
 pub use summary::{Blocks, TagTemplates};
 
@@ -38,7 +38,7 @@ pub struct EntryPosition {
 ///
 /// The start time in the jid decides, because jobs may be imported long after they ran. A jid without a time sorts before
 /// all others. Ties, such as returns of one job, are decided by the order in the log.
-pub fn newness(jid: JidKey, seq: SeqNo) -> (Option<JidKey>, SeqNo) {
+pub(crate) fn newness(jid: JidKey, seq: SeqNo) -> (Option<JidKey>, SeqNo) {
     (jid.time().map(|_| jid), seq)
 }
 
@@ -62,9 +62,8 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// The sum of both.
     #[must_use]
-    pub fn joined(self, other: Self) -> Self {
+    pub(crate) fn joined(self, other: Self) -> Self {
         Self {
             entries: self.entries + other.entries,
             raw_bytes: self.raw_bytes + other.raw_bytes,

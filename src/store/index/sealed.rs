@@ -25,7 +25,7 @@ use super::job::{Decoder, Encoder};
 use super::latest::{self, LatestJob};
 use super::minion;
 use super::minion::MinionSelection;
-use super::page::table::{self, Table, TableTree};
+use super::page::table::{self, Table};
 use super::page::{Page, PageTree, PageWriter, Pages, joined};
 use super::segment_metadata::SegmentMetadata;
 use super::summary::{Blocks, TagTemplates};
@@ -41,14 +41,14 @@ const ONLY: [u8; 4] = [0; 4];
 
 /// The open index of a sealed segment.
 #[derive(Debug)]
-pub struct SealedIndex {
+pub(crate) struct SealedIndex {
     blocks: Blocks,
     templates: TagTemplates,
-    job: Pages<Tree>,
-    minion: Pages<Tree>,
+    job: Tree,
+    minion: Tree,
     /// Only in a table.
-    names: Option<Pages<Tree>>,
-    latest: Pages<Tree>,
+    names: Option<Tree>,
+    latest: Tree,
     metadata: SegmentMetadata,
     /// Memory of the table or the database, in bytes.
     opened_bytes: usize,
@@ -58,57 +58,26 @@ pub struct SealedIndex {
 /// Names of the trees in sled, in the order of the table: those read on opening first.
 const TREES: [&str; 6] = ["block", "shape", "facts", "minion", "job", "latest"];
 
-/// A tree of an index.
-#[derive(Debug)]
-enum Tree {
-    Table(TableTree),
-    Sled(CheckedTree),
-}
-
-impl PageTree for Tree {
-    fn last_below(&self, upper: Option<&[u8]>) -> Result<Option<Page>, StoreError> {
-        match self {
-            Self::Table(tree) => tree.last_below(upper),
-            Self::Sled(tree) => tree.last_below(upper),
-        }
-    }
-
-    fn last_upto(&self, key: &[u8]) -> Result<Option<Page>, StoreError> {
-        match self {
-            Self::Table(tree) => tree.last_upto(key),
-            Self::Sled(tree) => tree.last_upto(key),
-        }
-    }
-
-    fn packed(&self) -> Result<Vec<Page>, StoreError> {
-        match self {
-            Self::Table(tree) => tree.packed(),
-            Self::Sled(tree) => tree.packed(),
-        }
-    }
-
-    fn damaged(&self, what: &str) -> StoreError {
-        match self {
-            Self::Table(tree) => tree.damaged(what),
-            Self::Sled(tree) => PageTree::damaged(tree, what),
-        }
-    }
-}
+/// A tree of an index, in a table or in sled.
+type Tree = Box<Pages<dyn PageTree>>;
 
 /// A job in a segment, and the positions of its entries, ascending.
-pub type JobEntries = (JidKey, JobSummary, Vec<EntryPosition>);
+pub(crate) type JobEntries = (JidKey, JobSummary, Vec<EntryPosition>);
 
 /// The blocks of a rewritten segment.
 #[derive(Debug, Default)]
-pub struct Layout {
-    /// The new blocks.
-    pub blocks: Blocks,
+pub(crate) struct Layout {
+    pub(crate) blocks: Blocks,
     /// The new block that contains each old one.
-    pub became: Vec<u32>,
+    pub(crate) became: Vec<u32>,
 }
 
 /// Writes the index of a finished segment into a new directory and syncs it; returns the segment's metadata.
-pub fn write(index: &MemIndex, layout: Option<&Layout>, dir: &Path) -> Result<SegmentMetadata, StoreError> {
+pub(crate) fn write(
+    index: &MemIndex,
+    layout: Option<&Layout>,
+    dir: &Path,
+) -> Result<SegmentMetadata, StoreError> {
     let db = open_sled(dir, INDEX_WRITE_CACHE_BYTES)?;
     let pack = io_at("pack the index", dir);
     let mut trees = Vec::new();
@@ -169,9 +138,9 @@ pub fn write(index: &MemIndex, layout: Option<&Layout>, dir: &Path) -> Result<Se
     Ok(metadata)
 }
 
-fn sled_tree(db: &sled::Db, dir: &Path, name: &str) -> Result<Pages<Tree>, StoreError> {
+fn sled_tree(db: &sled::Db, dir: &Path, name: &str) -> Result<Tree, StoreError> {
     let tree = CheckedTree::open(db, dir, name)?;
-    if tree.is_new() { Err(tree.damaged("it is empty")) } else { Ok(Pages(Tree::Sled(tree))) }
+    if tree.is_new() { Err(tree.damaged("it is empty")) } else { Ok(Box::new(Pages(tree))) }
 }
 
 /// Writes the table with the packed pages of each tree.
@@ -194,7 +163,7 @@ fn write_table(
 
 impl SealedIndex {
     /// Opens the table of the index; writes it first if it is missing. Without space for it, the database is used.
-    pub fn open(dir: &Path) -> Result<Self, StoreError> {
+    pub(crate) fn open(dir: &Path) -> Result<Self, StoreError> {
         if let Some(index) = Self::open_table(dir)? {
             return Ok(index);
         }
@@ -218,14 +187,14 @@ impl SealedIndex {
     }
 
     /// Opens the table; `None` if it is missing.
-    pub fn open_table(dir: &Path) -> Result<Option<Self>, StoreError> {
+    pub(crate) fn open_table(dir: &Path) -> Result<Option<Self>, StoreError> {
         let Some(table) = Table::open(dir)? else { return Ok(None) };
-        let tree = |name| Ok(Pages(Tree::Table(table.tree(name)?)));
+        let tree = |name| -> Result<Tree, StoreError> { Ok(Box::new(Pages(table.tree(name)?))) };
         Self::read(tree, Some(tree("name")?), table.memory()).map(Some)
     }
 
     /// Opens the sled database and verifies its trees.
-    pub fn open_database(dir: &Path) -> Result<Self, StoreError> {
+    pub(crate) fn open_database(dir: &Path) -> Result<Self, StoreError> {
         open_or_copy(dir, INDEX_CACHE_BYTES, |db, _| Self::read_database(db, dir))
     }
 
@@ -236,8 +205,8 @@ impl SealedIndex {
     }
 
     fn read(
-        tree: impl Fn(&'static str) -> Result<Pages<Tree>, StoreError>,
-        names: Option<Pages<Tree>>,
+        tree: impl Fn(&'static str) -> Result<Tree, StoreError>,
+        names: Option<Tree>,
         opened_bytes: usize,
     ) -> Result<Self, StoreError> {
         let block = tree("block")?;
@@ -245,7 +214,7 @@ impl SealedIndex {
         for page in block.all()? {
             blocks.read(&page).ok_or_else(|| block.broken())?;
         }
-        let only = |tree: &Pages<Tree>| tree.get(&ONLY)?.ok_or_else(|| tree.broken());
+        let only = |tree: &Tree| tree.get(&ONLY)?.ok_or_else(|| tree.broken());
         let template = tree("shape")?;
         let templates = TagTemplates::from_bytes(&only(&template)?).ok_or_else(|| template.broken())?;
         let only_metadata = tree("facts")?;
@@ -255,28 +224,24 @@ impl SealedIndex {
         Ok(Self { blocks, templates, job, minion, names, latest, metadata, opened_bytes, _db: None })
     }
 
-    /// Approximate memory use in bytes.
-    pub fn memory(&self) -> usize {
+    pub(crate) fn memory(&self) -> usize {
         self.blocks.memory() + self.templates.memory() + self.opened_bytes
     }
 
-    /// The blocks in order.
-    pub fn blocks(&self) -> &Blocks {
+    pub(crate) fn blocks(&self) -> &Blocks {
         &self.blocks
     }
 
-    /// The tag templates.
-    pub fn templates(&self) -> &TagTemplates {
+    pub(crate) fn templates(&self) -> &TagTemplates {
         &self.templates
     }
 
-    /// The metadata of the segment.
-    pub fn metadata(&self) -> &SegmentMetadata {
+    pub(crate) fn metadata(&self) -> &SegmentMetadata {
         &self.metadata
     }
 
     /// The positions of a job's entries, ascending.
-    pub fn positions(&self, key: JidKey) -> Result<Vec<EntryPosition>, StoreError> {
+    pub(crate) fn positions(&self, key: JidKey) -> Result<Vec<EntryPosition>, StoreError> {
         let found = self.find(key, |_, positions| self.positions_of(&positions))?;
         found.unwrap_or_else(|| Ok(Vec::new()))
     }
@@ -288,8 +253,7 @@ impl SealedIndex {
         positions.ok_or_else(|| self.job.broken())
     }
 
-    /// The summary of a job.
-    pub fn row(&self, key: JidKey) -> Result<Option<JobSummary>, StoreError> {
+    pub(crate) fn row(&self, key: JidKey) -> Result<Option<JobSummary>, StoreError> {
         Ok(self.find(key, |record, _| record.row())?.flatten())
     }
 
@@ -310,7 +274,7 @@ impl SealedIndex {
     }
 
     /// Those jobs of the given ones, sorted by key, that the segment holds, with the positions of their entries.
-    pub fn jobs_of(&self, keys: &[JidKey]) -> Result<Vec<JobEntries>, StoreError> {
+    pub(crate) fn jobs_of(&self, keys: &[JidKey]) -> Result<Vec<JobEntries>, StoreError> {
         let (mut found, mut left) = (Vec::new(), keys);
         while let Some((&key, after)) = left.split_first() {
             if let Some((_, page)) = self.job.of(&key.0.to_be_bytes())? {
@@ -337,7 +301,7 @@ impl SealedIndex {
     }
 
     /// Up to `limit` job summaries with keys below `before`, latest first.
-    pub fn rows_below(
+    pub(crate) fn rows_below(
         &self,
         before: Option<JidKey>,
         limit: usize,
@@ -364,7 +328,7 @@ impl SealedIndex {
     }
 
     /// Calls `each` for all jobs, ascending by key, with summary and positions of the entries.
-    pub fn each_job(
+    pub(crate) fn each_job(
         &self,
         mut each: impl FnMut(JidKey, JobSummary, Vec<EntryPosition>),
     ) -> Result<(), StoreError> {
@@ -379,9 +343,9 @@ impl SealedIndex {
     }
 
     /// Marks every block with an entry of a selected minion.
-    pub fn blocks_with(&self, selection: MinionSelection<'_>) -> Result<Vec<bool>, StoreError> {
+    pub(crate) fn blocks_with(&self, selection: MinionSelection<'_>) -> Result<Vec<bool>, StoreError> {
         let pages = match &self.names {
-            Some(names) => minion::table_pages(&self.minion, names, selection)?,
+            Some(names) => minion::table_pages(&*self.minion, &**names, selection)?,
             None => self.minion.all()?,
         };
         let found = minion::blocks_with(&pages, self.blocks.metas().len(), selection);
@@ -389,7 +353,7 @@ impl SealedIndex {
     }
 
     /// The latest job per function and minion, sorted by both.
-    pub fn latest(&self) -> Result<Vec<LatestJob>, StoreError> {
-        latest::all(&self.latest, &|_, _| true)
+    pub(crate) fn latest(&self) -> Result<Vec<LatestJob>, StoreError> {
+        latest::all(&*self.latest, &|_, _| true)
     }
 }

@@ -59,18 +59,17 @@ impl SegmentMetadata {
         Self { totals, jobs, register, jids }
     }
 
-    /// Whether the segment may contain entries of this job.
-    pub fn may_hold(&self, key: JidKey) -> bool {
+    pub(crate) fn may_hold(&self, key: JidKey) -> bool {
         self.jids.may_hold(key)
     }
 
     /// Whether the segment may contain a job older than `than`. Jids without a time sort before all others.
-    pub fn may_hold_older(&self, than: JidKey) -> bool {
+    pub(crate) fn may_hold_older(&self, than: JidKey) -> bool {
         !self.jids.filter.is_empty() || self.jids.newest_below(Some(than)).is_some()
     }
 
     /// Upper bound of the job keys below `before`; `None` if no job key is lower.
-    pub fn newest_below(&self, before: Option<JidKey>) -> Option<JidKey> {
+    pub(crate) fn newest_below(&self, before: Option<JidKey>) -> Option<JidKey> {
         self.jids.newest_below(before)
     }
 

@@ -29,9 +29,8 @@ use crate::store::index::tree::CheckedTree;
 use crate::store::index::tree::sled_guard::{flush_and_sync, guarded, open_or_copy};
 use crate::store::index::{SegmentMetadata, newness};
 
-/// The state database.
 #[derive(Debug)]
-pub struct StateDatabase {
+pub(crate) struct StateDatabase {
     dir: PathBuf,
     /// `None` after a failed attempt to reopen it.
     open: RwLock<Option<Database>>,
@@ -39,7 +38,6 @@ pub struct StateDatabase {
     changing: Mutex<()>,
 }
 
-/// The open database.
 #[derive(Debug)]
 struct Database {
     db: sled::Db,
@@ -51,11 +49,10 @@ struct Database {
     failed: AtomicBool,
 }
 
-/// Function and minion.
 type Pair<'a> = (&'a [u8], &'a [u8]);
 
 /// A catalogue row: class name, first sequence number, metadata.
-pub type Known = (String, SeqNo, SegmentMetadata);
+pub(crate) type Known = (String, SeqNo, SegmentMetadata);
 
 impl Database {
     fn open(dir: &Path) -> Result<Self, StoreError> {
@@ -85,7 +82,7 @@ impl Database {
 
 impl StateDatabase {
     /// Opens or creates the database, and verifies its trees.
-    pub fn open(dir: &Path) -> Result<Self, StoreError> {
+    pub(crate) fn open(dir: &Path) -> Result<Self, StoreError> {
         let open = RwLock::new(Some(Database::open(dir)?));
         Ok(Self { dir: dir.to_owned(), open, changing: Mutex::default() })
     }
@@ -128,7 +125,7 @@ impl StateDatabase {
 
     /// Applies a finished segment. Durable on return. Rows of latest jobs in a dropped segment remain until
     /// [`StateDatabase::forget_latest`], whose caller finds their replacements.
-    pub fn apply(
+    pub(crate) fn apply(
         &self,
         class_name: &str,
         segment: SeqNo,
@@ -180,7 +177,10 @@ impl StateDatabase {
     }
 
     /// Deletes dropped segments from the catalogue. Durable on return.
-    pub fn forget<'a>(&self, segments: impl IntoIterator<Item = (&'a str, SeqNo)>) -> Result<(), StoreError> {
+    pub(crate) fn forget<'a>(
+        &self,
+        segments: impl IntoIterator<Item = (&'a str, SeqNo)>,
+    ) -> Result<(), StoreError> {
         self.with(true, |open| {
             for (class_name, segment) in segments {
                 open.segments.remove(&segment_key(class_name, segment))?;
@@ -190,7 +190,7 @@ impl StateDatabase {
     }
 
     /// Removes the latest jobs in `gone` and inserts their replacements from `stay`. Durable on return.
-    pub fn forget_latest(&self, gone: &[LatestJob], stay: &[LatestJob]) -> Result<(), StoreError> {
+    pub(crate) fn forget_latest(&self, gone: &[LatestJob], stay: &[LatestJob]) -> Result<(), StoreError> {
         let gone: HashSet<SeqNo> = gone.iter().map(|row| row.seq).collect();
         self.with(true, |open| {
             let mark = self.take_latest(open, stay, |seq| !gone.contains(&seq))?;
@@ -201,7 +201,7 @@ impl StateDatabase {
     }
 
     /// The catalogue: all applied segments.
-    pub fn segments(&self) -> Result<Vec<Known>, StoreError> {
+    pub(crate) fn segments(&self) -> Result<Vec<Known>, StoreError> {
         self.with(false, |open| Self::known(&open.segments))
     }
 
@@ -216,18 +216,19 @@ impl StateDatabase {
         known.ok_or_else(|| segments.damaged("malformed row"))
     }
 
-    /// The latest job of a function per minion.
-    pub fn latest_of(&self, fun: &str) -> Result<Vec<LatestJob>, StoreError> {
+    pub(crate) fn latest_of(&self, fun: &str) -> Result<Vec<LatestJob>, StoreError> {
         self.with(false, |open| latest::of_function(&open.latest, fun))
     }
 
-    /// The latest jobs of all functions and minions.
-    pub fn latest(&self) -> Result<Vec<LatestJob>, StoreError> {
+    pub(crate) fn latest(&self) -> Result<Vec<LatestJob>, StoreError> {
         self.latest_with(&|_, _| true)
     }
 
     /// The latest job of each function and minion that `wanted` selects.
-    pub fn latest_with(&self, wanted: &dyn Fn(&[u8], &[u8]) -> bool) -> Result<Vec<LatestJob>, StoreError> {
+    pub(crate) fn latest_with(
+        &self,
+        wanted: &dyn Fn(&[u8], &[u8]) -> bool,
+    ) -> Result<Vec<LatestJob>, StoreError> {
         self.with(false, |open| latest::all(&open.latest, wanted))
     }
 }

@@ -25,9 +25,9 @@ use crate::store::index::page::code::{FieldReader, put, put_bytes, put_signed};
 use crate::store::log::file::{BlockMeta, FILE_HEADER_LEN};
 
 /// The bit of templates that are not listed.
-pub const UNLISTED: u64 = 1 << 63;
+pub(crate) const UNLISTED: u64 = 1 << 63;
 /// Number of templates with a bit of their own.
-const OWN_BITS: u32 = 48;
+pub(crate) const OWN_BITS: u32 = 48;
 const SHARED_BITS: u32 = 15;
 
 /// The tag templates of a segment.
@@ -79,8 +79,7 @@ impl TagTemplates {
         Some(Self(names))
     }
 
-    /// Approximate memory use in bytes.
-    pub fn memory(&self) -> usize {
+    pub(crate) fn memory(&self) -> usize {
         self.0.memory()
     }
 }
@@ -126,12 +125,12 @@ impl Blocks {
     }
 
     /// Number of the first entry of the newest block.
-    pub fn newest_start(&self) -> u32 {
+    pub(crate) fn newest_start(&self) -> u32 {
         self.starts.last().copied().unwrap_or(0)
     }
 
     /// The block whose range contains a sequence number.
-    pub fn block_of(&self, seq: SeqNo) -> Option<u32> {
+    pub(crate) fn block_of(&self, seq: SeqNo) -> Option<u32> {
         let block = self.metas.partition_point(|meta| meta.last_seq < seq);
         let found = self.metas.get(block).is_some_and(|meta| meta.first_seq <= seq);
         found.then(|| u32::try_from(block).ok())?
@@ -183,8 +182,7 @@ impl Blocks {
         Some(())
     }
 
-    /// Memory use in bytes.
-    pub fn memory(&self) -> usize {
+    pub(crate) fn memory(&self) -> usize {
         self.metas.capacity() * size_of::<BlockMeta>()
             + self.starts.capacity() * 4
             + self.templates.capacity() * 8

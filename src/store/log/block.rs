@@ -33,9 +33,7 @@ pub(in crate::store) const FREE_JID: &[u8] = &[JID_PLACEHOLDER];
 /// First byte of a template that is a literal tag, because the tag contains a placeholder byte.
 pub(in crate::store) const LITERAL: u8 = 0;
 
-/// Bodies are stored uncompressed.
 pub(in crate::store) const CODEC_STORED: u8 = 0;
-/// Bodies are one zstd frame.
 pub(in crate::store) const CODEC_ZSTD: u8 = 1;
 
 /// All columns of a block except the bodies, as archived; `docs/FORMAT.md` has the table.
@@ -259,7 +257,7 @@ impl<'a> Rows<'a> {
     }
 
     /// Time of arrival in microseconds, per entry.
-    pub fn ats(&self) -> Vec<i64> {
+    pub(crate) fn ats(&self) -> Vec<i64> {
         self.column(&self.block.at)
     }
 
@@ -293,7 +291,7 @@ impl<'a> Rows<'a> {
     }
 
     /// The entry with its other fields; `tag`, `jid` and `body` are read by the caller, if needed.
-    pub fn entry<'b>(&self, i: usize, tag: &'b [u8], jid: &'b str, body: &'b [u8]) -> Entry<'b>
+    pub(crate) fn entry<'b>(&self, i: usize, tag: &'b [u8], jid: &'b str, body: &'b [u8]) -> Entry<'b>
     where
         'a: 'b,
     {
@@ -319,7 +317,7 @@ impl<'a> Rows<'a> {
     }
 
     /// The text of a jid by its index among the block's jids.
-    pub fn jid_text(&self, at: usize) -> String {
+    pub(crate) fn jid_text(&self, at: usize) -> String {
         let time = self.block.jid_time.get(at);
         if time < 0 {
             return self.text_str(usize::try_from(-1 - time).expect("jids were checked")).to_owned();
@@ -329,7 +327,7 @@ impl<'a> Rows<'a> {
     }
 
     /// Times of the distinct jids in microseconds; negative for a jid that is not derived from a time.
-    pub fn jid_times(&self) -> Vec<i64> {
+    pub(crate) fn jid_times(&self) -> Vec<i64> {
         let count = self.block.jids.to_native() as usize;
         let mut times = Vec::with_capacity(count);
         self.block.jid_time.unpack(count, &mut times);
@@ -337,27 +335,26 @@ impl<'a> Rows<'a> {
     }
 
     /// Whether the jid has a pid suffix.
-    pub fn jid_has_pid(&self, at: usize) -> bool {
+    pub(crate) fn jid_has_pid(&self, at: usize) -> bool {
         self.block.jid_pid.get(at) > 0
     }
 
     /// Index of the tag template among the texts, per entry.
-    pub fn tags(&self) -> Vec<i64> {
+    pub(crate) fn tags(&self) -> Vec<i64> {
         self.column(&self.block.tag)
     }
 
-    /// Number of texts.
-    pub fn texts_len(&self) -> usize {
+    pub(crate) fn texts_len(&self) -> usize {
         self.block.text_ends.len()
     }
 
     /// 1 + index of the minion among the texts, or 0, per entry.
-    pub fn minions(&self) -> Vec<i64> {
+    pub(crate) fn minions(&self) -> Vec<i64> {
         self.column(&self.block.minion)
     }
 
     /// 1 + index of the jid among the jids, or 0, per entry.
-    pub fn jids(&self) -> Vec<i64> {
+    pub(crate) fn jids(&self) -> Vec<i64> {
         self.column(&self.block.jid)
     }
 
@@ -368,7 +365,7 @@ impl<'a> Rows<'a> {
     }
 
     /// All texts concatenated, and the end offset of each.
-    pub fn texts(&self) -> (&'a [u8], Vec<usize>) {
+    pub(crate) fn texts(&self) -> (&'a [u8], Vec<usize>) {
         (&self.block.texts, self.block.text_ends.iter().map(|end| end.to_native() as usize).collect())
     }
 

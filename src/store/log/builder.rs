@@ -29,7 +29,7 @@ impl Packer {
     }
 
     /// Uses another level of zstd.
-    pub fn with_level(level: i32) -> std::io::Result<Self> {
+    pub(crate) fn with_level(level: i32) -> std::io::Result<Self> {
         Ok(Self { zstd: zstd::bulk::Compressor::new(level)?, packed: Vec::new() })
     }
 
@@ -53,7 +53,6 @@ pub struct Packed<'a> {
 /// Limit of the texts in a block: minion, function, tag template and jid of each entry.
 const TEXTS_MAX: usize = 4 * BLOCK_ENTRIES_MAX;
 
-/// A dictionary of distinct texts.
 #[derive(Default)]
 struct Dictionary {
     by_hash: FastMap<u64, u32>,
@@ -137,7 +136,7 @@ impl BlockBuilder {
     }
 
     /// Whether the block has reached half of a limit.
-    pub fn is_half_full(&self) -> bool {
+    pub(crate) fn is_half_full(&self) -> bool {
         self.raw_bytes >= BLOCK_RAW_BYTES / 2 || self.len() >= BLOCK_ENTRIES_MAX / 2
     }
 
@@ -214,7 +213,7 @@ impl BlockBuilder {
     }
 
     /// The sequence numbers of the first and last entry. Panics if empty.
-    pub fn seqs(&self) -> (SeqNo, SeqNo) {
+    pub(crate) fn seqs(&self) -> (SeqNo, SeqNo) {
         let gap = self.seqs.last().expect("a block with entries").unsigned_abs();
         (SeqNo(self.first_seq), SeqNo(self.first_seq + gap + (self.len() - 1) as u64))
     }
@@ -336,14 +335,12 @@ impl BlockBuilder {
         (self.first_seq, self.raw_bytes) = (0, 0);
     }
 
-    /// Number of texts in the dictionary.
     #[cfg(test)]
     pub(in crate::store) fn texts(&self) -> usize {
         self.texts.ends.len()
     }
 }
 
-/// The distinct values of a column of indexes.
 pub(in crate::store) fn distinct(column: &[i64]) -> Vec<usize> {
     let mut seen: Vec<bool> = Vec::new();
     let mut found = Vec::new();

@@ -12,17 +12,15 @@
 
 use rkyv::{Archive, Deserialize, Serialize};
 
-/// A packed column.
 #[derive(Debug, Archive, Serialize, Deserialize)]
-pub struct Column {
+pub(crate) struct Column {
     base: i64,
     width: u8,
     data: Vec<u8>,
 }
 
 impl Column {
-    /// Packs values.
-    pub fn pack(values: &[i64]) -> Self {
+    pub(crate) fn pack(values: &[i64]) -> Self {
         let base = values.iter().copied().min().unwrap_or(0);
         // Wrapping: the difference of two i64 always fits the u64 it is taken as.
         let delta = |v: i64| v.wrapping_sub(base).cast_unsigned();
@@ -57,12 +55,12 @@ fn wide<const N: usize>(bytes: &[u8; N]) -> i64 {
 
 impl ArchivedColumn {
     /// Whether the data has the length of `count` values. A constant column fits any count.
-    pub fn holds(&self, count: usize) -> bool {
+    pub(crate) fn holds(&self, count: usize) -> bool {
         self.width <= 8 && count.checked_mul(usize::from(self.width)) == Some(self.data.len())
     }
 
     /// Value `i`; the column must be checked with [`ArchivedColumn::holds`].
-    pub fn get(&self, i: usize) -> i64 {
+    pub(crate) fn get(&self, i: usize) -> i64 {
         let width = usize::from(self.width);
         let base = self.base.to_native();
         let at = i * width;
@@ -75,7 +73,7 @@ impl ArchivedColumn {
     }
 
     /// Appends all `count` values to `out`; faster than single reads.
-    pub fn unpack(&self, count: usize, out: &mut Vec<i64>) {
+    pub(crate) fn unpack(&self, count: usize, out: &mut Vec<i64>) {
         fn each<const N: usize>(data: &[u8], base: i64, out: &mut Vec<i64>) {
             out.extend(data.as_chunks::<N>().0.iter().map(|bytes| base.wrapping_add(wide(bytes))));
         }
@@ -94,7 +92,7 @@ impl ArchivedColumn {
     }
 
     /// Whether all values are in `0..bound`.
-    pub fn is_below(&self, bound: usize) -> bool {
+    pub(crate) fn is_below(&self, bound: usize) -> bool {
         let Ok(base) = u64::try_from(self.base.to_native()) else { return false };
         self.largest_delta().checked_add(base).is_some_and(|n| n < bound as u64)
     }
@@ -119,7 +117,7 @@ impl ArchivedColumn {
     }
 
     /// The sum of all `count` values; `None` if one is negative or the sum overflows.
-    pub fn total(&self, count: usize) -> Option<u64> {
+    pub(crate) fn total(&self, count: usize) -> Option<u64> {
         let base = u64::try_from(self.base.to_native()).ok()?;
         let mut values = Vec::with_capacity(count);
         self.unpack(count, &mut values);
@@ -130,7 +128,7 @@ impl ArchivedColumn {
     }
 
     /// Value `i` as an index; the column must be checked with [`ArchivedColumn::is_below`].
-    pub fn index(&self, i: usize) -> usize {
+    pub(crate) fn index(&self, i: usize) -> usize {
         usize::try_from(self.get(i)).expect("the column was checked")
     }
 }

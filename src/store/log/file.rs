@@ -41,7 +41,7 @@ use crate::store::format::FORMAT_VERSION;
 use crate::store::vfs::{Fs, FsFile};
 
 /// Bytes of the file header.
-pub const FILE_HEADER_LEN: usize = 80;
+pub(crate) const FILE_HEADER_LEN: usize = 80;
 
 const FILE_MAGIC: &[u8; 8] = b"SALTCLOG";
 /// Offset of the class's name in the header.
@@ -125,7 +125,6 @@ pub struct LogFile {
 
 /// The payload of a frame.
 pub(in crate::store) enum Payload {
-    /// A block, with its bodies if requested.
     Block(BlockView),
     /// Head or bodies fail their checksum, or the file ends before them.
     Damaged(&'static str),
@@ -140,7 +139,6 @@ pub(in crate::store) struct Header {
 }
 
 impl Header {
-    /// Identity of the log.
     pub(in crate::store) fn id(&self) -> LogId {
         LogId { store_id: u64_at(&self.bytes, STORE_ID_AT), first_seq: SeqNo(u64_at(&self.bytes, 16)) }
     }
@@ -149,7 +147,6 @@ impl Header {
         Micros(u64_at(&self.bytes, 24).cast_signed())
     }
 
-    /// Name of the class.
     pub(in crate::store) fn class_name(&self) -> Option<&str> {
         let name = self.bytes.get(NAME_AT..NAME_AT + CLASS_NAME_BYTES_MAX)?.split(|b| *b == 0).next()?;
         std::str::from_utf8(name).ok()
@@ -235,12 +232,11 @@ impl LogFile {
     }
 
     /// Time of creation; 1970 if the header is damaged.
-    pub fn created(&self) -> Micros {
+    pub(crate) fn created(&self) -> Micros {
         self.created
     }
 
-    /// File size in bytes.
-    pub fn size(&self) -> Result<u64, StoreError> {
+    pub(crate) fn size(&self) -> Result<u64, StoreError> {
         self.file.size().map_err(io_at("read the size of", &self.path))
     }
 
@@ -449,7 +445,7 @@ impl LogFile {
 const CUT_PREFIX: &str = "log.cut-";
 
 /// Parses the offset from the name of such a file.
-pub fn cut_offset(path: &Path) -> Option<u64> {
+pub(crate) fn cut_offset(path: &Path) -> Option<u64> {
     path.file_name()?.to_str()?.strip_prefix(CUT_PREFIX)?.parse().ok()
 }
 

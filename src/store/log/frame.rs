@@ -54,7 +54,7 @@ const CHECKED_LEN: usize = 40;
 const NOTHING_SYNCED: u32 = u32::MAX >> 1;
 
 /// Limit of the head and of the bodies, in bytes: the largest entry and its columns.
-pub const PAYLOAD_BYTES_MAX: usize = WIRE_FRAME_BYTES_MAX + 1024 * 1024;
+pub(crate) const PAYLOAD_BYTES_MAX: usize = WIRE_FRAME_BYTES_MAX + 1024 * 1024;
 
 /// Identity of a log among all logs of all stores. A frame is valid in one log only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,28 +93,21 @@ impl Position {
 
 /// A frame header with a valid checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FrameHeader {
+pub(crate) struct FrameHeader {
     /// Offset of the frame in the file.
-    pub offset: u64,
-    /// Version of the frame.
-    pub version: u16,
+    pub(crate) offset: u64,
+    pub(crate) version: u16,
     /// Entries; 0 in a filler frame.
-    pub count: u16,
-    /// Bytes of the head.
-    pub head_len: u32,
-    /// Bytes of the bodies.
-    pub bodies_len: u32,
-    /// First sequence number.
-    pub first_seq: SeqNo,
-    /// Last sequence number.
-    pub last_seq: SeqNo,
+    pub(crate) count: u16,
+    pub(crate) head_len: u32,
+    pub(crate) bodies_len: u32,
+    pub(crate) first_seq: SeqNo,
+    pub(crate) last_seq: SeqNo,
     /// All bytes below this offset were on stable storage when the frame was written.
-    pub synced: u64,
+    pub(crate) synced: u64,
     /// Whether it is the last frame of its commit.
-    pub ends_commit: bool,
-    /// crc32 of the head.
+    pub(crate) ends_commit: bool,
     pub(in crate::store) head_crc: u32,
-    /// crc32 of the bodies.
     pub(in crate::store) bodies_crc: u32,
 }
 
@@ -147,30 +140,28 @@ impl FrameHeader {
         })
     }
 
-    /// Offset of the head.
     pub(in crate::store) fn head_at(&self) -> u64 {
         self.offset + FRAME_HEADER_LEN as u64
     }
 
-    /// Offset of the bodies.
     pub(in crate::store) fn bodies_at(&self) -> u64 {
         self.head_at() + u64::from(self.head_len).next_multiple_of(ALIGN as u64)
     }
 
     /// Offset of the first byte after the frame and its padding.
-    pub fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> u64 {
         self.bodies_at() + u64::from(self.bodies_len).next_multiple_of(ALIGN as u64)
     }
 
     /// Whether the frame has no entries and only covers an unfinished write.
-    pub fn is_filler(&self) -> bool {
+    pub(crate) fn is_filler(&self) -> bool {
         self.count == 0
     }
 }
 
 /// Appends a frame to `out`; returns the lengths of the frame and of its head. The frame is invalid until
 /// [`place_frame`] completes its header. On error nothing is appended.
-pub fn write_frame(
+pub(crate) fn write_frame(
     out: &mut Vec<u8>,
     block: &Packed<'_>,
     (first_seq, last_seq): (SeqNo, SeqNo),

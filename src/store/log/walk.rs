@@ -19,7 +19,7 @@ use crate::store::error::StoreError;
 use crate::store::log::file::{BlockMeta, FILE_HEADER_LEN, LogFile, Payload};
 
 /// Offset of the first frame of a log.
-pub const FRAMES_FROM: u64 = FILE_HEADER_LEN as u64;
+pub(crate) const FRAMES_FROM: u64 = FILE_HEADER_LEN as u64;
 
 /// A range of a log without readable entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,23 +51,21 @@ impl DamagedRange {
 #[derive(Debug, Default)]
 pub struct Walked {
     /// Good frames.
-    pub frames: u64,
-    /// Entries in them.
-    pub entries: u64,
+    pub(crate) frames: u64,
+    pub(crate) entries: u64,
     /// Offset after the last valid frame and its padding; the file may be shorter than the padding.
-    pub end: u64,
-    /// The last sequence number.
-    pub last_seq: SeqNo,
+    pub(crate) end: u64,
+    pub(crate) last_seq: SeqNo,
     /// Ranges before `end` without a good frame.
     pub damaged: Vec<DamagedRange>,
     /// Ranges of unfinished writes, if the log is active; see [`Walked::finished`].
-    pub unfinished: Vec<DamagedRange>,
+    pub(crate) unfinished: Vec<DamagedRange>,
     /// The nonzero bytes behind `end`.
     pub tail: Option<DamagedRange>,
     /// All bytes below this offset were on stable storage when the last frame was written.
-    pub synced: u64,
+    pub(crate) synced: u64,
     /// Offset and version of the first frame written by another release.
-    pub unknown_version: Option<(u64, u16)>,
+    pub(crate) unknown_version: Option<(u64, u16)>,
 }
 
 impl Walked {
@@ -86,7 +84,7 @@ pub struct Bounds {
     /// Start offset: [`FRAMES_FROM`], or 0 for a file that may have no header.
     pub from: u64,
     /// End offset.
-    pub size: u64,
+    pub(crate) size: u64,
 }
 
 impl Bounds {
@@ -159,13 +157,11 @@ pub fn walk(
     state.finish(log)
 }
 
-/// The state of a scan.
 struct WalkState {
     walked: Walked,
     size: u64,
     /// Frames behind `walked.end` with a valid header and a damaged payload.
     broken: Vec<(FrameHeader, &'static str)>,
-    /// The last good frame.
     last: Option<FrameHeader>,
 }
 

@@ -16,12 +16,10 @@ pub(in crate::store) struct LogWriter {
     id: LogId,
     /// Bytes that are not written yet.
     piece: Vec<u8>,
-    /// Number of written bytes.
     written: u64,
 }
 
 impl LogWriter {
-    /// Creates an empty file.
     pub(in crate::store) fn create(fs: &dyn Fs, path: &Path, id: LogId) -> Result<Self, StoreError> {
         let file = fs.create(path).map_err(io_at("create", path))?;
         Ok(Self { path: path.to_owned(), file, id, piece: Vec::new(), written: 0 })
@@ -32,7 +30,6 @@ impl LogWriter {
         self.written + self.piece.len() as u64
     }
 
-    /// Appends bytes as they are.
     pub(in crate::store) fn append(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
         self.piece.extend_from_slice(bytes);
         if self.piece.len() >= REWRITE_PIECE_BYTES { self.flush() } else { Ok(()) }
@@ -63,7 +60,6 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Syncs the file.
     pub(in crate::store) fn finish(mut self) -> Result<(), StoreError> {
         self.flush()?;
         self.file.sync_all().map_err(io_at("sync", &self.path))

@@ -9,11 +9,11 @@ use crate::base::limits::BLOCK_CACHE_BYTES;
 use crate::store::log::block::BlockView;
 
 /// A block: [`crate::store::segment::Segment::id`] and the block's index in the segment.
-pub type BlockId = (u64, u32);
+pub(crate) type BlockId = (u64, u32);
 
 /// A cache of at most `BLOCK_CACHE_BYTES`; the block inserted first is evicted first.
 #[derive(Debug, Default)]
-pub struct BlockCache(Mutex<Inner>);
+pub(crate) struct BlockCache(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -23,13 +23,12 @@ struct Inner {
 }
 
 impl BlockCache {
-    /// Returns a cached block.
-    pub fn get(&self, id: BlockId) -> Option<Arc<BlockView>> {
+    pub(crate) fn get(&self, id: BlockId) -> Option<Arc<BlockView>> {
         self.0.lock().blocks.get(&id).map(|(view, _)| view.clone())
     }
 
     /// Inserts a block. A block larger than the whole cache is not cached.
-    pub fn put(&self, id: BlockId, view: Arc<BlockView>) {
+    pub(crate) fn put(&self, id: BlockId, view: Arc<BlockView>) {
         let mut inner = self.0.lock();
         let cost = view.memory();
         if cost > BLOCK_CACHE_BYTES {

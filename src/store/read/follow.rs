@@ -92,37 +92,35 @@ impl Drop for Waiting<'_> {
 
 /// Events that a filter selected.
 #[derive(Debug, Default)]
-pub struct Selected {
+pub(crate) struct Selected {
     /// In the order of their sequence numbers.
-    pub events: Vec<StoredEntry>,
+    pub(crate) events: Vec<StoredEntry>,
     /// The class of each of them.
-    pub classes: Vec<Arc<str>>,
+    pub(crate) classes: Vec<Arc<str>>,
     /// The position to continue from.
-    pub next: SeqNo,
+    pub(crate) next: SeqNo,
     /// Whether all durable entries were read.
-    pub is_end: bool,
+    pub(crate) is_end: bool,
     /// The last event, if any, that the filter could not be evaluated for.
-    pub too_costly: Option<(SeqNo, TooCostly)>,
+    pub(crate) too_costly: Option<(SeqNo, TooCostly)>,
 }
 
 /// A number of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Counted {
-    /// The number.
-    pub count: u64,
+pub(crate) struct Counted {
+    pub(crate) count: u64,
     /// The position to continue from.
-    pub next: SeqNo,
+    pub(crate) next: SeqNo,
     /// The last event, if any, that the filter could not be evaluated for.
-    pub too_costly: Option<(SeqNo, TooCostly)>,
+    pub(crate) too_costly: Option<(SeqNo, TooCostly)>,
 }
 
 /// An event as delivered to a follower.
 #[derive(Debug, Clone, Copy)]
 pub struct Followed<'a> {
-    /// Sequence number.
-    pub seq: SeqNo,
+    pub(crate) seq: SeqNo,
     /// The event, with its body as received.
-    pub entry: Entry<'a>,
+    pub(crate) entry: Entry<'a>,
 }
 
 impl<'a> Deref for Followed<'a> {
@@ -135,7 +133,7 @@ impl<'a> Deref for Followed<'a> {
 
 impl Store {
     /// Whether a follower waits for new entries, or did so recently.
-    pub fn is_followed(&self) -> bool {
+    pub(crate) fn is_followed(&self) -> bool {
         let notify = &self.0.durable_notify;
         let waited = Duration::from_micros(notify.waited.load(Ordering::Relaxed));
         notify.has_waiting()
@@ -143,7 +141,7 @@ impl Store {
     }
 
     /// As [`Store::wait_for`], for a task and without a timeout. Dropping it ends the wait.
-    pub async fn durable_after(&self, seq: SeqNo) {
+    pub(crate) async fn durable_after(&self, seq: SeqNo) {
         self.0.durable_notify.wait_in_task(|| self.durable() > seq).await;
         let now = u64::try_from(self.0.clock.monotonic().as_micros()).unwrap_or(u64::MAX);
         self.0.durable_notify.waited.store(now, Ordering::Relaxed);
@@ -151,7 +149,7 @@ impl Store {
 
     /// The events on a bus from `from` on and before `upto` that the filter selects: until there are `events_max` of them or `bytes_max` bytes
     /// of them, and at most what one read looks at ([`SCAN_BYTES_MAX`]).
-    pub fn select(
+    pub(crate) fn select(
         &self,
         filter: &EntryFilter,
         from: SeqNo,
@@ -176,7 +174,7 @@ impl Store {
     }
 
     /// Counts the events that [`Store::select`] returns, with `only` those that it accepts, too; at most what one read looks at.
-    pub fn count(
+    pub(crate) fn count(
         &self,
         filter: &EntryFilter,
         only: Option<&dyn Fn(&Entry<'_>) -> bool>,
@@ -231,7 +229,7 @@ impl Store {
     }
 
     /// The first entry that arrived at or after `at`; the end of the log without one.
-    pub fn first_since(&self, at: Micros) -> Result<SeqNo, StoreError> {
+    pub(crate) fn first_since(&self, at: Micros) -> Result<SeqNo, StoreError> {
         let mut first = self.durable();
         for class in self.0.classes.all() {
             for segment in self.0.segments(class) {
@@ -259,13 +257,13 @@ impl Store {
     }
 
     /// Waits until the entry `seq` is durable, at most for `timeout`.
-    pub fn wait_for(&self, seq: SeqNo, timeout: Duration) {
+    pub(crate) fn wait_for(&self, seq: SeqNo, timeout: Duration) {
         self.0.durable_notify.wait(timeout, || self.durable() > seq);
     }
 
     /// Calls `take` with the entries from `from` on that `wanted` selects, in order, until all durable ones are delivered or their total
     /// size reaches `bytes_max`. Returns the position to continue from.
-    pub fn follow(
+    pub(crate) fn follow(
         &self,
         wanted: impl Fn(Kind, Flags) -> bool,
         from: SeqNo,
@@ -279,7 +277,7 @@ impl Store {
 
     /// Calls `take` with the first entry from `from` on that `wanted` selects. Caches its block, because callers usually request
     /// nearby entries next.
-    pub fn first_entry(
+    pub(crate) fn first_entry(
         &self,
         wanted: impl Fn(Kind, Flags) -> bool,
         from: SeqNo,
@@ -303,7 +301,7 @@ impl Store {
 
     /// Returns the entries selected by `wanted` from `from` on and before `upto`, in order, until their total size reaches
     /// `bytes_max`; and the position to continue from.
-    pub fn entries_from(
+    pub(crate) fn entries_from(
         &self,
         from: SeqNo,
         upto: SeqNo,

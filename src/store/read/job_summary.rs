@@ -4,42 +4,40 @@
 //! `save_load`, that over a return (CONTRACT: Salt's `_store_job` calls `save_load` with every return,
 //! `salt/utils/job.py`). Each segment has its own summary of a job; readers merge them.
 
+#[cfg(test)]
 use crate::base::limits::ROW_VALUE_BYTES_MAX;
-use crate::model::{Entry, Kind, SeqNo};
+use crate::model::Kind;
+#[cfg(test)]
+use crate::model::{Entry, SeqNo};
 use crate::store::index::page::code::{FieldReader, put_bytes};
 use crate::wire::msgpack;
 
 /// Summary of a job. Values from Salt are msgpack; empty for a key that the load lacks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct JobSummary {
-    /// The jid.
+    /// The job id.
     pub jid: String,
     /// Rank of the load ([`rank`]); 0 for none.
-    pub rank: u8,
+    pub(crate) rank: u8,
     /// Sequence number of the load; among loads of equal rank the first one counts.
-    pub load_seq: u64,
+    pub(crate) load_seq: u64,
     /// Sequence number of the end time; the last one counts.
-    pub endtime_seq: u64,
+    pub(crate) endtime_seq: u64,
     /// Time of arrival of the first entry, microseconds since 1970.
-    pub first_at: i64,
-    /// `fun`
-    pub fun: Vec<u8>,
-    /// `user`
-    pub user: Vec<u8>,
-    /// `tgt`
-    pub tgt: Vec<u8>,
-    /// `tgt_type`
-    pub tgt_type: Vec<u8>,
-    /// `arg`
-    pub arg: Vec<u8>,
+    pub(crate) first_at: i64,
+    pub(crate) fun: Vec<u8>,
+    pub(crate) user: Vec<u8>,
+    pub(crate) tgt: Vec<u8>,
+    pub(crate) tgt_type: Vec<u8>,
+    pub(crate) arg: Vec<u8>,
     /// `metadata`, from any of its positions in a load
-    pub metadata: Vec<u8>,
+    pub(crate) metadata: Vec<u8>,
     /// Whether a value was too long for the summary and must be read from the log.
-    pub abridged: bool,
+    pub(crate) abridged: bool,
     /// End time in Salt's notation; the last one counts.
-    pub endtime: String,
+    pub(crate) endtime: String,
     /// Whether the job's returns are not to be cached.
-    pub nocache: bool,
+    pub(crate) nocache: bool,
 }
 
 /// Rank of the load in an entry; 0 for none.
@@ -70,15 +68,16 @@ pub fn load_of(kind: Kind, body: &[u8]) -> &[u8] {
 impl JobSummary {
     /// Whether Salt's master stored the job through the extension, see [`is_of_cached_job`]. The summary does not show a
     /// return load or a syndic's minions behind a better load; both come with a load of their own.
-    pub fn is_cached_by_salt(&self) -> bool {
+    pub(crate) fn is_cached_by_salt(&self) -> bool {
         self.rank == rank(Kind::Load)
             || self.rank == rank(Kind::ReturnLoad)
             || self.nocache
             || self.endtime_seq > 0
     }
 
-    /// Updates the summary with the next entry of the job in the log; returns whether it changed.
-    pub fn update(&mut self, seq: SeqNo, entry: &Entry<'_>) -> bool {
+    /// Updates the summary with the next entry of the job in the log, as an index does; returns whether it changed.
+    #[cfg(test)]
+    pub(crate) fn update(&mut self, seq: SeqNo, entry: &Entry<'_>) -> bool {
         match entry.kind {
             Kind::Endtime => {
                 self.endtime_seq = seq.0;
@@ -103,7 +102,7 @@ impl JobSummary {
     }
 
     /// Sets the values of a load; values over `bytes_max` bytes are omitted.
-    pub fn take_load(&mut self, load: &[u8], bytes_max: usize) {
+    pub(crate) fn take_load(&mut self, load: &[u8], bytes_max: usize) {
         let mut metadata = None;
         let mut deeper = None;
         let nothing: &[u8] = &[];
@@ -144,13 +143,13 @@ impl JobSummary {
 
     /// Returns the merged summary of the same job from two segments.
     #[must_use]
-    pub fn joined(mut self, other: JobSummary) -> Self {
+    pub(crate) fn joined(mut self, other: JobSummary) -> Self {
         self.merge(other);
         self
     }
 
     /// Merges the summary of the same job from another segment. Commutative and idempotent.
-    pub fn merge(&mut self, mut other: JobSummary) {
+    pub(crate) fn merge(&mut self, mut other: JobSummary) {
         let first_at = self.first_at.min(other.first_at);
         let nocache = self.nocache || other.nocache;
         let (endtime_seq, endtime) = if other.endtime_seq > self.endtime_seq {
@@ -167,7 +166,7 @@ impl JobSummary {
     }
 
     /// Appends the values of the load: the flag `abridged`, then each value with its length.
-    pub fn write_values(&self, out: &mut Vec<u8>) {
+    pub(crate) fn write_values(&self, out: &mut Vec<u8>) {
         out.push(u8::from(self.abridged));
         for value in [&self.fun, &self.user, &self.tgt, &self.tgt_type, &self.arg, &self.metadata] {
             put_bytes(out, value);
@@ -175,7 +174,7 @@ impl JobSummary {
     }
 
     /// Reads the values; `None` if malformed.
-    pub fn read_values(&mut self, bytes: &[u8]) -> Option<()> {
+    pub(crate) fn read_values(&mut self, bytes: &[u8]) -> Option<()> {
         let mut r = FieldReader(bytes);
         self.abridged = r.byte()? != 0;
         for value in self.values_mut() {
@@ -185,6 +184,7 @@ impl JobSummary {
     }
 }
 
+#[cfg(test)]
 fn entry_text(body: &[u8]) -> &str {
     msgpack::as_text(body).unwrap_or_default()
 }

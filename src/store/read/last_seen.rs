@@ -12,16 +12,16 @@ use crate::store::write::class::Class;
 
 /// The latest entries of minions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct LastSeen {
+pub(crate) struct LastSeen {
     /// Time of the latest event or return of each minion.
-    pub minions: HashMap<String, Micros>,
+    pub(crate) minions: HashMap<String, Micros>,
     /// Earlier entries were not examined; `None` if all were.
-    pub since: Option<Micros>,
+    pub(crate) since: Option<Micros>,
 }
 
 impl Store {
     /// The latest event or return of each minion, or of the `wanted` ones, among at most about `entries_max` of the newest entries.
-    pub fn last_seen(
+    pub(crate) fn last_seen(
         &self,
         entries_max: usize,
         wanted: Option<&BTreeSet<&str>>,
@@ -88,7 +88,7 @@ impl Store {
     }
 
     /// The latest job of each function and minion that `wanted` selects, in no order; and whether its return is known only from a bus.
-    pub fn latest_jobs(
+    pub(crate) fn latest_jobs(
         &self,
         wanted: &dyn Fn(&[u8], &[u8]) -> bool,
     ) -> Result<Vec<(LatestJob, bool)>, StoreError> {

@@ -12,7 +12,7 @@ pub mod last_seen;
 pub mod pattern;
 pub mod returns;
 mod scan;
-pub use scan::ScanStats;
+pub(crate) use scan::ScanStats;
 pub mod stats;
 
 use std::collections::{BTreeMap, BinaryHeap};
@@ -60,8 +60,7 @@ pub struct StoredEntry {
 }
 
 impl StoredEntry {
-    /// Borrows the entry.
-    pub fn as_entry(&self) -> Entry<'_> {
+    pub(crate) fn as_entry(&self) -> Entry<'_> {
         Entry {
             kind: self.kind,
             source: self.source,
@@ -79,13 +78,13 @@ impl StoredEntry {
 
 /// Events found by a search backwards.
 #[derive(Debug, Default)]
-pub struct EventPage {
+pub(crate) struct EventPage {
     /// The latest first.
     pub events: Vec<StoredEntry>,
     /// The search ended here before it had `limit` events: it had looked at [`SCAN_BYTES_MAX`] bytes of others.
     pub next: Option<SeqNo>,
     /// The last event, if any, that the filter could not be evaluated for.
-    pub too_costly: Option<(SeqNo, TooCostly)>,
+    pub(crate) too_costly: Option<(SeqNo, TooCostly)>,
     /// Amounts examined; all zero for the events of a job, which have an index.
     pub stats: ScanStats,
 }
@@ -106,7 +105,7 @@ pub struct ClassTotals {
 
 impl Store {
     /// The durable watermark: all entries below it are on disk and readable.
-    pub fn durable(&self) -> SeqNo {
+    pub(crate) fn durable(&self) -> SeqNo {
         SeqNo(self.0.durable.load(Ordering::Acquire))
     }
 
@@ -117,7 +116,7 @@ impl Store {
 
     /// All entries of a job, by ascending sequence number. Only entries selected by `wanted` have their body, and only
     /// entries of kind [`Kind::Event`] have their tag.
-    pub fn job_entries_with(
+    pub(crate) fn job_entries_with(
         &self,
         jid: &str,
         wanted: impl Fn(&StoredEntry) -> bool,
@@ -126,7 +125,7 @@ impl Store {
     }
 
     /// As [`Store::job_entries_with`], from sequence number `from` on. Earlier blocks are not read.
-    pub fn job_entries_since(
+    pub(crate) fn job_entries_since(
         &self,
         jid: &str,
         from: SeqNo,
@@ -176,7 +175,7 @@ impl Store {
 
     /// As [`Store::job_entries`], for sequence numbers in `from..upto`, until the bodies reach `bytes_max` bytes. Also
     /// returns where to continue, if there are more entries.
-    pub fn job_entries_from(
+    pub(crate) fn job_entries_from(
         &self,
         jid: &str,
         (from, upto): (SeqNo, SeqNo),
@@ -292,8 +291,7 @@ impl Store {
         Ok(found)
     }
 
-    /// The summary of a job, merged over all segments.
-    pub fn job_row(&self, jid: &str) -> Result<Option<JobSummary>, StoreError> {
+    pub(crate) fn job_row(&self, jid: &str) -> Result<Option<JobSummary>, StoreError> {
         let key = JidKey::of(jid);
         let mut joined: Option<JobSummary> = None;
         for segment in self.0.all_segments() {
@@ -349,7 +347,7 @@ impl Store {
     }
 
     /// Upper bound of the number of jobs: a job with entries in several segments counts in each.
-    pub fn jobs_at_most(&self) -> u64 {
+    pub(crate) fn jobs_at_most(&self) -> u64 {
         let of = |segment: &Arc<Segment>| {
             let in_memory = segment.memory().map(|index| index.jobs_len() as u64);
             in_memory.unwrap_or_else(|| segment.metadata().map_or(0, |metadata| metadata.jobs))
@@ -358,12 +356,12 @@ impl Store {
     }
 
     /// Per minion, the latest job of a function whose return is known only from a bus: see [`Flags::UNCONFIRMED`].
-    pub fn latest_on_bus_only(&self, fun: &str) -> Result<BTreeMap<String, LatestJob>, StoreError> {
+    pub(crate) fn latest_on_bus_only(&self, fun: &str) -> Result<BTreeMap<String, LatestJob>, StoreError> {
         self.latest_of(&format!("{BUS_ONLY}{fun}"))
     }
 
     /// Per minion, the latest job of a function, by jid. Returns known only from a bus do not count.
-    pub fn latest_of(&self, fun: &str) -> Result<BTreeMap<String, LatestJob>, StoreError> {
+    pub(crate) fn latest_of(&self, fun: &str) -> Result<BTreeMap<String, LatestJob>, StoreError> {
         // Memory first: a segment sealed in between is then seen twice rather than missed.
         let mut fresh = Vec::new();
         for segment in self.0.all_segments() {
@@ -422,7 +420,7 @@ impl Store {
     }
 
     /// As [`Store::events_before`], for events that pass `select`, too.
-    pub fn search_events(
+    pub(crate) fn search_events(
         &self,
         filter: &EventFilter,
         select: &EntryFilter,

@@ -11,7 +11,7 @@ use crate::store::log::block::{JID_PLACEHOLDER, LITERAL, MINION_PLACEHOLDER};
 
 /// The condition under which tags of a template can match a pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum TagCondition {
+pub(crate) enum TagCondition {
     /// No tag matches.
     Never,
     /// Every tag matches: the template has no placeholder.
@@ -22,16 +22,16 @@ pub enum TagCondition {
 
 /// The condition for one literal of the pattern: at least one test holds.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Need {
+pub(crate) struct Need {
     /// Tests of the minion id.
-    pub minion: Vec<Test>,
+    pub(crate) minion: Vec<Test>,
     /// Tests of the jid.
-    pub jid: Vec<Test>,
+    pub(crate) jid: Vec<Test>,
 }
 
 /// A test of a minion id or a jid.
 #[derive(Debug, Clone)]
-pub struct Test {
+pub(crate) struct Test {
     kind: MatchKind,
     /// The text, prepared once: a search by pattern tests the ids of all segments.
     finder: memmem::Finder<'static>,
@@ -58,8 +58,7 @@ impl Test {
         self.finder.needle()
     }
 
-    /// Whether a text passes.
-    pub fn holds(&self, text: &[u8]) -> bool {
+    pub(crate) fn holds(&self, text: &[u8]) -> bool {
         match self.kind {
             MatchKind::Equals => text == self.text(),
             MatchKind::Prefix => text.starts_with(self.text()),
@@ -69,7 +68,7 @@ impl Test {
     }
 
     /// Marks the texts that pass. `texts` are concatenated; `ends` has the end offset of each.
-    pub fn mark(&self, texts: &[u8], ends: &[usize], passing: &mut [bool]) {
+    pub(crate) fn mark(&self, texts: &[u8], ends: &[usize], passing: &mut [bool]) {
         let mut from = 0;
         while let Some(at) = texts.get(from..).and_then(|rest| self.finder.find(rest)) {
             let number = ends.partition_point(|&end| end <= from + at);
@@ -84,19 +83,18 @@ impl Test {
     }
 
     /// Whether a jid of digits, optionally with a pid suffix, could pass.
-    pub fn fits_digits(&self) -> bool {
+    pub(crate) fn fits_digits(&self) -> bool {
         self.text().iter().all(|b| b.is_ascii_digit() || *b == b'_')
     }
 }
 
 impl Need {
     /// Whether only the minion can satisfy it, unless the jid is arbitrary text.
-    pub fn is_of_minion(&self) -> bool {
+    pub(crate) fn is_of_minion(&self) -> bool {
         !self.jid.iter().any(Test::fits_digits)
     }
 
-    /// Whether a minion passes.
-    pub fn minion_holds(&self, minion: &[u8]) -> bool {
+    pub(crate) fn minion_holds(&self, minion: &[u8]) -> bool {
         self.minion.iter().any(|test| test.holds(minion))
     }
 }
@@ -135,7 +133,7 @@ fn parts(template: &[u8]) -> Vec<Part<'_>> {
 }
 
 /// Evaluates a pattern for a template.
-pub fn condition(glob: &Glob, template: &[u8]) -> TagCondition {
+pub(crate) fn condition(glob: &Glob, template: &[u8]) -> TagCondition {
     let whole = |tag: &[u8]| if glob.matches_bytes(tag) { TagCondition::Always } else { TagCondition::Never };
     if let Some((&LITERAL, tag)) = template.split_first() {
         return whole(tag);

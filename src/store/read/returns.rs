@@ -11,18 +11,17 @@ use crate::store::read::{StoredEntry, without_body};
 
 /// A job with some of its returns.
 #[derive(Debug, Clone, Default)]
-pub struct JobReturns {
-    /// Its summary.
-    pub summary: JobSummary,
+pub(crate) struct JobReturns {
+    pub(crate) summary: JobSummary,
     /// Whether it has an entry that occurs only in jobs that Salt stores through the extension. Unknown if no minions are wanted.
-    pub is_cached: bool,
+    pub(crate) is_cached: bool,
     /// The returns, without tags and bodies, by ascending sequence number.
-    pub returns: Vec<StoredEntry>,
+    pub(crate) returns: Vec<StoredEntry>,
 }
 
 impl Store {
     /// The jobs with these ids, with the returns of the minions named for each. Unknown jobs are absent.
-    pub fn returns_of(
+    pub(crate) fn returns_of(
         &self,
         wanted: &BTreeMap<&str, BTreeSet<&str>>,
     ) -> Result<BTreeMap<String, JobReturns>, StoreError> {

@@ -32,26 +32,23 @@ pub(in crate::store) struct Search<'a> {
     pub(in crate::store) stats: ScanStats,
 }
 
-/// Amounts that a search examined.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ScanStats {
+pub(crate) struct ScanStats {
     /// Segments whose times exclude a match.
-    pub segments_skipped: u64,
+    pub(crate) segments_skipped: u64,
     /// Segments whose summaries were examined.
-    pub segments: u64,
+    pub(crate) segments: u64,
     /// Blocks that the summaries exclude.
-    pub blocks_skipped: u64,
+    pub(crate) blocks_skipped: u64,
     /// Blocks whose columns were read.
-    pub blocks: u64,
+    pub(crate) blocks: u64,
     /// Entries whose bodies were read.
-    pub entries: u64,
+    pub(crate) entries: u64,
 }
 
 /// The result of a pattern for all tags of one template in a block.
 enum TagMatch {
-    /// No tag matches.
     Never,
-    /// Every tag matches.
     Always,
     /// A tag may match if its entry satisfies all of these.
     If(Vec<Passing>),

@@ -17,48 +17,41 @@ use crate::store::retain::free_space::SpaceStatus;
 use crate::store::segment::usage::SegmentUsage;
 use crate::store::{Store, StoreInner};
 
-/// Statistics of the store.
 #[derive(Debug, Clone)]
-pub struct StoreStats {
+pub(crate) struct StoreStats {
     /// All entries below are readable.
-    pub head: SeqNo,
+    pub(crate) head: SeqNo,
     /// All entries below survive a power cut.
-    pub durable: SeqNo,
+    pub(crate) durable: SeqNo,
     /// Free space.
-    pub space: SpaceStatus,
+    pub(crate) space: SpaceStatus,
     /// A step of the wall clock that the age clock does not trust yet.
-    pub clock_step: Option<Step>,
-    /// Number of held jobs.
-    pub holds: usize,
+    pub(crate) clock_step: Option<Step>,
+    pub(crate) holds: usize,
     /// Returns per second over the last minutes.
-    pub returns_rate: f64,
+    pub(crate) returns_rate: f64,
     /// Failed returns per second over the last minutes.
-    pub failed_rate: f64,
-    /// Statistics per class.
-    pub classes: Vec<ClassStats>,
+    pub(crate) failed_rate: f64,
+    pub(crate) classes: Vec<ClassStats>,
 }
 
-/// Statistics of a class.
 #[derive(Debug, Clone)]
-pub struct ClassStats {
-    /// Name.
-    pub name: Arc<str>,
+pub(crate) struct ClassStats {
+    pub(crate) name: Arc<str>,
     /// Whether the configuration contains it.
-    pub configured: bool,
-    /// Number of segments.
-    pub segments: usize,
+    pub(crate) configured: bool,
+    pub(crate) segments: usize,
     /// Resource use; a job counts once per segment.
-    pub segment_usage: SegmentUsage,
+    pub(crate) segment_usage: SegmentUsage,
     /// Entries per second over the last minutes.
-    pub rate: f64,
-    /// Configured limits.
-    pub keep: Keep,
+    pub(crate) rate: f64,
+    pub(crate) keep: Keep,
     /// The current age limit; `None` for forever.
-    pub age: Option<Duration>,
+    pub(crate) age: Option<Duration>,
     /// Whether the age limit is known: it is configured, or Salt has sent it since the start.
-    pub age_known: bool,
+    pub(crate) age_known: bool,
     /// Segments beyond the limits that are kept for held jobs.
-    pub held_segments: usize,
+    pub(crate) held_segments: usize,
 }
 
 /// Counts of written entries, sampled once per retention round.
@@ -106,7 +99,7 @@ const HOUR: i64 = 3_600_000_000;
 impl Store {
     /// Entries that arrived in each of the last `hours` hours, the latest last. The entries of a block count as spread evenly over its time; only the
     /// newest `HOURS_BLOCKS_MAX` blocks of a class are examined.
-    pub fn entries_by_hour(&self, hours: usize) -> Result<Vec<u64>, StoreError> {
+    pub(crate) fn entries_by_hour(&self, hours: usize) -> Result<Vec<u64>, StoreError> {
         let now = self.0.clock.now();
         let start = now.0.saturating_sub(i64::try_from(hours).unwrap_or(0).saturating_mul(HOUR));
         let mut counts = vec![0; hours];
@@ -149,8 +142,7 @@ fn spread(counts: &mut [u64], start: i64, (from, to): (Micros, Micros), count: u
 }
 
 impl Store {
-    /// Computes the statistics.
-    pub fn stats(&self) -> Result<StoreStats, StoreError> {
+    pub(crate) fn stats(&self) -> Result<StoreStats, StoreError> {
         let shared = &self.0;
         let now = shared.clock.now();
         let age_now = shared.age_clock().update(&shared.metrics);

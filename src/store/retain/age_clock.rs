@@ -34,14 +34,13 @@ use crate::store::vfs::Fs;
 
 /// A step of the wall clock that is not trusted yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Step {
+pub(crate) struct Step {
     /// Wall clock minus expected time, in microseconds.
-    pub ahead: i64,
+    pub(crate) ahead: i64,
     /// Remaining run time until the wall clock is trusted.
-    pub left: Duration,
+    pub(crate) left: Duration,
 }
 
-/// The age clock of a store.
 #[derive(Debug)]
 pub(in crate::store) struct AgeClock {
     clock: Clock,

@@ -26,10 +26,9 @@ pub struct FreeSpace {
     pub min: Option<u64>,
 }
 
-/// The level of free space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub enum SpaceLevel {
+pub(crate) enum SpaceLevel {
     /// Enough.
     Ample = 0,
     /// Retention drops segments early.
@@ -40,7 +39,7 @@ pub enum SpaceLevel {
 
 impl SpaceLevel {
     /// The name shown by `store stats`.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             SpaceLevel::Ample => "ample",
             SpaceLevel::Low => "low",
@@ -51,9 +50,8 @@ impl SpaceLevel {
 
 /// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SpaceStatus {
-    /// The level.
-    pub room: SpaceLevel,
+pub(crate) struct SpaceStatus {
+    pub(crate) room: SpaceLevel,
     /// Bytes available.
     pub free: u64,
     /// Size of the file system in bytes.
@@ -66,7 +64,7 @@ pub struct SpaceStatus {
 
 /// Monitors the file system of a state directory.
 #[derive(Debug)]
-pub struct FreeSpaceGuard {
+pub(crate) struct FreeSpaceGuard {
     dir: PathBuf,
     fs: Arc<dyn Fs>,
     clock: Clock,
@@ -81,7 +79,7 @@ pub struct FreeSpaceGuard {
 
 impl FreeSpaceGuard {
     /// Starts with a first check.
-    pub fn new(dir: &Path, fs: Arc<dyn Fs>, clock: Clock, configured: FreeSpace) -> Self {
+    pub(crate) fn new(dir: &Path, fs: Arc<dyn Fs>, clock: Clock, configured: FreeSpace) -> Self {
         let guard = Self {
             dir: dir.to_owned(),
             fs,
@@ -98,7 +96,7 @@ impl FreeSpaceGuard {
     }
 
     /// Checks if the last check is [`GUARD_POLL`] ago, or if a single commit may change the level. Returns the level.
-    pub fn check_if_due(&self) -> SpaceLevel {
+    pub(crate) fn check_if_due(&self) -> SpaceLevel {
         let SpaceStatus { free, low, .. } = self.last();
         if free < low.saturating_add(GUARD_NEAR) {
             return self.check().room;
@@ -111,7 +109,7 @@ impl FreeSpaceGuard {
     }
 
     /// Checks now and logs a change of the level.
-    pub fn check(&self) -> SpaceStatus {
+    pub(crate) fn check(&self) -> SpaceStatus {
         self.checked_at.store(self.clock.now().0, Ordering::Relaxed);
         let before = self.room();
         match self.fs.space(&self.dir) {
@@ -157,7 +155,7 @@ impl FreeSpaceGuard {
     }
 
     /// The result of the last check.
-    pub fn last(&self) -> SpaceStatus {
+    pub(crate) fn last(&self) -> SpaceStatus {
         let (free, total) = (self.free.load(Ordering::Relaxed), self.total.load(Ordering::Relaxed));
         let auto = |(part, most): (u64, u64)| (total / part).min(most);
         let min = self.configured.min.unwrap_or_else(|| auto(FREE_BYTES_MIN));
@@ -167,7 +165,7 @@ impl FreeSpaceGuard {
 
     /// The level at the last check.
     #[inline]
-    pub fn room(&self) -> SpaceLevel {
+    pub(crate) fn room(&self) -> SpaceLevel {
         match self.room.load(Ordering::Acquire) {
             0 => SpaceLevel::Ample,
             1 => SpaceLevel::Low,
@@ -177,7 +175,7 @@ impl FreeSpaceGuard {
 
     /// Why new entries are rejected; `None` if they are accepted.
     #[inline]
-    pub fn refusal(&self) -> Option<String> {
+    pub(crate) fn refusal(&self) -> Option<String> {
         (self.room() == SpaceLevel::Full).then(|| {
             let SpaceStatus { free, min, .. } = self.last();
             let dir = self.dir.display();

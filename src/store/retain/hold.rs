@@ -24,20 +24,18 @@ use crate::store::error::{StoreError, io_at};
 use crate::store::format::read_if_exists;
 use crate::store::vfs::Fs;
 
-/// A hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Hold {
-    /// The job.
-    pub jid: String,
+pub(crate) struct Hold {
+    pub(crate) jid: String,
     /// Time of the first hold.
-    pub since: Micros,
+    pub(crate) since: Micros,
     /// Reason given by the administrator.
-    pub reason: String,
+    pub(crate) reason: String,
 }
 
 /// The holds of a store.
 #[derive(Debug)]
-pub struct Holds {
+pub(crate) struct Holds {
     path: PathBuf,
     fs: Arc<dyn Fs>,
     list: RwLock<List>,
@@ -51,8 +49,7 @@ struct List {
 }
 
 impl Holds {
-    /// Reads the file, if it exists.
-    pub fn open(state_dir: &Path, fs: Arc<dyn Fs>) -> Result<Self, StoreError> {
+    pub(crate) fn open(state_dir: &Path, fs: Arc<dyn Fs>) -> Result<Self, StoreError> {
         let path = state_dir.join("HOLDS");
         let bytes = read_if_exists(&path)?.unwrap_or_default();
         let text = String::from_utf8_lossy(&bytes);
@@ -71,12 +68,12 @@ impl Holds {
     }
 
     /// All holds, sorted by jid.
-    pub fn all(&self) -> Vec<Hold> {
+    pub(crate) fn all(&self) -> Vec<Hold> {
         self.list.read().holds.values().cloned().collect()
     }
 
     /// Holds a job; for a held job, changes the reason only. Durable on return.
-    pub fn hold(&self, jid: &str, reason: &str, now: Micros) -> Result<Hold, StoreError> {
+    pub(crate) fn hold(&self, jid: &str, reason: &str, now: Micros) -> Result<Hold, StoreError> {
         let refused = |what: String| StoreError::Refused(format!("cannot hold the job {jid:?}: {what}"));
         if jid.is_empty() || jid.contains(['\t', '\n', '\r']) {
             return Err(refused("a jid must not be empty or contain tabs or line breaks".to_owned()));
@@ -99,7 +96,7 @@ impl Holds {
     }
 
     /// Ends a hold; false if the job was not held. Durable on return.
-    pub fn release(&self, jid: &str) -> Result<bool, StoreError> {
+    pub(crate) fn release(&self, jid: &str) -> Result<bool, StoreError> {
         self.change(|list| Ok(list.holds.remove(jid).is_some()))
     }
 

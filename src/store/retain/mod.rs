@@ -45,7 +45,7 @@ use crate::store::write::class::Class;
 
 /// Why a segment is dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reason {
+pub(crate) enum Reason {
     /// All its entries are older than the class keeps.
     Age,
     /// The class exceeds its limit of bytes.
@@ -58,7 +58,7 @@ pub enum Reason {
 
 impl Reason {
     /// The name shown by `store prune`.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Reason::Age => "age",
             Reason::Bytes => "bytes",
@@ -68,12 +68,9 @@ impl Reason {
     }
 }
 
-/// The outcome of a planned drop.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum DropOutcome {
-    /// Planned.
+pub(crate) enum DropOutcome {
     Planned,
-    /// Dropped.
     Dropped,
     /// Kept: it has entries of this many held jobs.
     Held(usize),
@@ -83,23 +80,19 @@ pub enum DropOutcome {
     Pinned(String),
     /// Kept for now: another thread works on it.
     Busy,
-    /// Kept because of an error.
     Failed(String),
 }
 
 /// A planned drop of a segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedDrop {
-    /// The class's name.
-    pub class: Arc<str>,
+    pub(crate) class: Arc<str>,
     /// First sequence number of the segment.
-    pub segment: SeqNo,
+    pub(crate) segment: SeqNo,
     /// Its entries and bytes.
-    pub segment_usage: SegmentUsage,
-    /// Why it is dropped.
-    pub reason: Reason,
-    /// The outcome.
-    pub outcome: DropOutcome,
+    pub(crate) segment_usage: SegmentUsage,
+    pub(crate) reason: Reason,
+    pub(crate) outcome: DropOutcome,
 }
 
 impl PlannedDrop {
@@ -164,7 +157,6 @@ impl Retention {
         self.salt.lock().is_some()
     }
 
-    /// Requests a round now.
     pub(super) fn request_round(&self) {
         self.signals.lock().round = true;
         self.wakeup.notify_all();
@@ -499,20 +491,19 @@ impl StoreInner {
     }
 }
 
-/// Options of `store prune`.
 #[derive(Debug, Clone, Default)]
-pub struct PruneOptions {
+pub(crate) struct PruneOptions {
     /// This class only.
-    pub class: Option<String>,
+    pub(crate) class: Option<String>,
     /// Limits to apply instead of the class's own.
-    pub keep: Option<Keep>,
+    pub(crate) keep: Option<Keep>,
     /// Plan only.
-    pub dry_run: bool,
+    pub(crate) dry_run: bool,
 }
 
 impl Store {
     /// Applies Salt's `keep_jobs_seconds` (0: forever), if given, and requests a round.
-    pub fn set_salt_keep(&self, keep_jobs_seconds: Option<u64>) {
+    pub(crate) fn set_salt_keep(&self, keep_jobs_seconds: Option<u64>) {
         if let Some(seconds) = keep_jobs_seconds {
             self.0.retention.set_salt_keep(seconds, self.0.clock.monotonic());
         }
@@ -521,7 +512,7 @@ impl Store {
 
     /// Drops the segments that exceed their limits by the wall clock, or only plans it. Fails if the class does not exist.
     /// A real run with the configured limits of all classes confirms the wall clock (see `age_clock`).
-    pub fn prune(&self, options: &PruneOptions) -> Result<Vec<PlannedDrop>, StoreError> {
+    pub(crate) fn prune(&self, options: &PruneOptions) -> Result<Vec<PlannedDrop>, StoreError> {
         let shared = &self.0;
         let classes: Vec<Class> = match &options.class {
             Some(name) => vec![shared.classes.find(name).ok_or_else(|| {
@@ -556,19 +547,18 @@ impl Store {
     }
 
     /// Exempts a job from retention. Durable on return.
-    pub fn hold(&self, jid: &str, reason: &str) -> Result<Hold, StoreError> {
+    pub(crate) fn hold(&self, jid: &str, reason: &str) -> Result<Hold, StoreError> {
         // Wait for the end of a round, which may have decided about the job's segments.
         let _one = self.0.retention_round();
         self.0.holds.hold(jid, reason, self.0.clock.now())
     }
 
     /// Ends the hold of a job; false if it was not held. Durable on return.
-    pub fn release(&self, jid: &str) -> Result<bool, StoreError> {
+    pub(crate) fn release(&self, jid: &str) -> Result<bool, StoreError> {
         self.0.holds.release(jid)
     }
 
-    /// All held jobs.
-    pub fn holds(&self) -> Vec<Hold> {
+    pub(crate) fn holds(&self) -> Vec<Hold> {
         self.0.holds.all()
     }
 }

@@ -163,7 +163,6 @@ impl StoreInner {
         }
     }
 
-    /// The current state database.
     pub(in crate::store) fn state(&self) -> Arc<StateDatabase> {
         self.state.read().clone()
     }

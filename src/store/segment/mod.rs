@@ -31,7 +31,7 @@ use crate::store::write::class::Class;
 
 /// The state of a segment's index.
 #[derive(Debug)]
-pub enum Index {
+pub(crate) enum Index {
     /// In memory: the segment is active or waits to be sealed.
     Memory(Box<MemIndex>),
     /// In sled, open.
@@ -40,17 +40,14 @@ pub enum Index {
     Closed,
 }
 
-/// One segment.
 #[derive(Debug)]
-pub struct Segment {
+pub(crate) struct Segment {
     /// Unique in this process, also among successive versions of one segment.
-    pub id: u64,
-    /// Its class.
-    pub class: Class,
-    /// The class's name.
-    pub class_name: Arc<str>,
+    pub(crate) id: u64,
+    pub(crate) class: Class,
+    pub(crate) class_name: Arc<str>,
     /// Its first sequence number, which names its directory.
-    pub first_seq: SeqNo,
+    pub(crate) first_seq: SeqNo,
     fs: Arc<dyn Fs>,
     dir: PathBuf,
     log: LogFile,
@@ -70,7 +67,7 @@ pub struct Segment {
 
 impl Segment {
     /// Opens a segment whose log file exists.
-    pub fn open(
+    pub(crate) fn open(
         fs: &Arc<dyn Fs>,
         state_dir: &Path,
         (class, class_name): (Class, Arc<str>),
@@ -100,7 +97,7 @@ impl Segment {
     }
 
     /// Whether the segment is no longer written to.
-    pub fn is_finished(&self) -> bool {
+    pub(crate) fn is_finished(&self) -> bool {
         !self.active.load(Ordering::Acquire)
     }
 
@@ -109,28 +106,25 @@ impl Segment {
         self.active.store(active, Ordering::Release);
     }
 
-    /// The file system of its files.
-    pub fn fs(&self) -> &dyn Fs {
+    pub(crate) fn fs(&self) -> &dyn Fs {
         &*self.fs
     }
 
-    /// Its directory.
-    pub fn dir(&self) -> &Path {
+    pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Its log.
-    pub fn log(&self) -> &LogFile {
+    pub(crate) fn log(&self) -> &LogFile {
         &self.log
     }
 
     /// The index, locked for reading.
-    pub fn index(&self) -> RwLockReadGuard<'_, Index> {
+    pub(crate) fn index(&self) -> RwLockReadGuard<'_, Index> {
         self.index.read()
     }
 
     /// The index, locked for reading, if it is in memory.
-    pub fn memory(&self) -> Option<MappedRwLockReadGuard<'_, MemIndex>> {
+    pub(crate) fn memory(&self) -> Option<MappedRwLockReadGuard<'_, MemIndex>> {
         RwLockReadGuard::try_map(self.index.read(), |index| match index {
             Index::Memory(index) => Some(&**index),
             Index::Open(_) | Index::Closed => None,
@@ -139,30 +133,27 @@ impl Segment {
     }
 
     /// The index, locked for writing.
-    pub fn index_mut(&self) -> RwLockWriteGuard<'_, Index> {
+    pub(crate) fn index_mut(&self) -> RwLockWriteGuard<'_, Index> {
         self.index.write()
     }
 
-    /// Metadata of a sealed segment.
-    pub fn metadata(&self) -> Option<Arc<SegmentMetadata>> {
+    pub(crate) fn metadata(&self) -> Option<Arc<SegmentMetadata>> {
         self.metadata.read().clone()
     }
 
-    /// Sets the metadata.
-    pub fn set_metadata(&self, metadata: SegmentMetadata) {
+    pub(crate) fn set_metadata(&self, metadata: SegmentMetadata) {
         *self.metadata.write() = Some(Arc::new(metadata));
     }
 
     /// Sequence number of its newest Thorium register.
-    pub fn register(&self) -> Option<SeqNo> {
+    pub(crate) fn register(&self) -> Option<SeqNo> {
         match self.memory() {
             Some(index) => index.register(),
             None => self.metadata().and_then(|metadata| metadata.register),
         }
     }
 
-    /// Totals over its entries.
-    pub fn totals(&self) -> Totals {
+    pub(crate) fn totals(&self) -> Totals {
         match self.memory() {
             Some(index) => index.totals(),
             None => self.metadata().map(|metadata| metadata.totals).unwrap_or_default(),
@@ -170,17 +161,17 @@ impl Segment {
     }
 
     /// Records a use of the index.
-    pub fn touch(&self, use_number: u64) {
+    pub(crate) fn touch(&self, use_number: u64) {
         self.used.store(use_number, Ordering::Relaxed);
     }
 
     /// The last use of the index, as passed to [`Segment::touch`].
-    pub fn used(&self) -> u64 {
+    pub(crate) fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
 
     /// Scans the log and builds the index in memory.
-    pub fn walk(&self) -> Result<(MemIndex, Walked), StoreError> {
+    pub(crate) fn walk(&self) -> Result<(MemIndex, Walked), StoreError> {
         let mut index = MemIndex::new(self.first_seq);
         let mut noted = Ok(());
         let bounds = Bounds::of_log(self.log.size()?);
@@ -211,7 +202,7 @@ impl Segment {
 
     /// Opens the sealed index, or returns the open one. A damaged index is rebuilt in memory from the log and returned with
     /// the error.
-    pub fn open_index(&self) -> Result<(Index, Option<StoreError>), StoreError> {
+    pub(crate) fn open_index(&self) -> Result<(Index, Option<StoreError>), StoreError> {
         let mut shared_index = self.shared_index.lock();
         if let Some(index) = shared_index.upgrade() {
             return Ok((Index::Open(index), None));
@@ -245,7 +236,7 @@ impl Segment {
     }
 
     /// Replaces an open index that proved damaged by one rebuilt from the log. False if another thread has done so.
-    pub fn replace_index(&self, broken: &Arc<SealedIndex>) -> Result<bool, StoreError> {
+    pub(crate) fn replace_index(&self, broken: &Arc<SealedIndex>) -> Result<bool, StoreError> {
         let mut shared_index = self.shared_index.lock();
         if !matches!(&*self.index(), Index::Open(open) if Arc::ptr_eq(open, broken)) {
             return Ok(false);
@@ -269,12 +260,12 @@ impl Segment {
     }
 
     /// Whether there is a sealed index on disk.
-    pub fn has_index(&self) -> bool {
+    pub(crate) fn has_index(&self) -> bool {
         self.dir.join("index").is_dir()
     }
 
     /// Writes the index to disk, atomically. Durable on return.
-    pub fn write_index(&self, index: &MemIndex) -> Result<SegmentMetadata, StoreError> {
+    pub(crate) fn write_index(&self, index: &MemIndex) -> Result<SegmentMetadata, StoreError> {
         let (temporary, place) = (self.dir.join("index.tmp"), self.dir.join("index"));
         for old in [&temporary, &place] {
             remove_dir(self.fs(), old)?;
@@ -290,7 +281,7 @@ impl Segment {
 }
 
 /// An index ready for queries.
-pub enum Ready<'a> {
+pub(crate) enum Ready<'a> {
     /// In memory, locked for reading.
     Memory(MappedRwLockReadGuard<'a, MemIndex>),
     /// In sled.
@@ -298,8 +289,7 @@ pub enum Ready<'a> {
 }
 
 impl Ready<'_> {
-    /// Its blocks.
-    pub fn blocks(&self) -> &Blocks {
+    pub(crate) fn blocks(&self) -> &Blocks {
         match self {
             Ready::Memory(index) => index.blocks(),
             Ready::Sled(index) => index.blocks(),
@@ -309,7 +299,7 @@ impl Ready<'_> {
 
 /// Creates a new segment with an empty log. It gets its name only when the log is complete: a segment without a log
 /// counts as damaged. Durable on return.
-pub fn create(
+pub(crate) fn create(
     fs: &dyn Fs,
     state_dir: &Path,
     class_name: &str,

@@ -39,7 +39,6 @@ pub(in crate::store) struct Dropped {
 }
 
 impl Dropped {
-    /// Class and first sequence number.
     pub(in crate::store) fn segment(&self) -> Option<(&str, SeqNo)> {
         self.segment.as_ref().map(|(class_name, first_seq)| (class_name.as_str(), *first_seq))
     }

@@ -8,27 +8,24 @@ use crate::base::limits::SEGMENT_AGE_MAX;
 use crate::store::index::Totals;
 use crate::store::segment::Segment;
 
-/// Resource use of one or more segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct SegmentUsage {
-    /// Entries.
-    pub entries: u64,
+pub(crate) struct SegmentUsage {
+    pub(crate) entries: u64,
     /// Jobs with entries in the segment; 0 for an active one.
-    pub jobs: u64,
+    pub(crate) jobs: u64,
     /// Bytes of tags and bodies.
-    pub raw_bytes: u64,
+    pub(crate) raw_bytes: u64,
     /// Bytes on disk, including the index.
-    pub disk_bytes: u64,
+    pub(crate) disk_bytes: u64,
     /// Earliest time of arrival.
-    pub at_min: Micros,
+    pub(crate) at_min: Micros,
     /// Latest time of arrival.
-    pub at_max: Micros,
+    pub(crate) at_max: Micros,
 }
 
 impl SegmentUsage {
-    /// The sum of both.
     #[must_use]
-    pub fn joined(self, other: Self) -> Self {
+    pub(crate) fn joined(self, other: Self) -> Self {
         if other.entries == 0 || self.entries == 0 {
             let times = if self.entries == 0 { other } else { self };
             let disk_bytes = self.disk_bytes + other.disk_bytes;

@@ -18,9 +18,8 @@ fn answered_by(rig: &Rig, batch: Batch) -> ThreadId {
 
 #[test]
 fn the_appender_applies_small_commits_and_the_committer_large_ones() {
-    let dir = tempfile::tempdir().unwrap();
-    let rig = Rig::open(dir.path(), Limits::default());
-    let [appender, committer] = [0, 1].map(|n: usize| rig.threads[n].thread().id());
+    let (dir, rig) = Rig::new(Limits::default());
+    let [appender, committer] = [0, 1].map(|n: usize| rig.threads.0[n].thread().id());
     assert_eq!(answered_by(&rig, batch_of([0])), appender);
     assert_eq!(answered_by(&rig, batch_of([1])), appender);
     let body = [vec![0xc6, 0, 0, 0x80, 0], crate::testkit::Random::new(1).bytes(0x8000)].concat();
@@ -31,9 +30,8 @@ fn the_appender_applies_small_commits_and_the_committer_large_ones() {
 
     let written = Durability::Written { within: std::time::Duration::from_secs(3600) };
     let rig = Rig::open(dir.path(), Limits { durability: written, ..Limits::default() });
-    let committer = rig.threads[1].thread().id();
+    let committer = rig.threads.0[1].thread().id();
     assert_eq!(answered_by(&rig, batch_of([4])), committer, "the committer tracks unsynced writes");
-    rig.close();
 }
 
 /// A copy of the state directory, as after a SIGKILL now.
@@ -50,8 +48,7 @@ fn sizes(dir: &Path) -> Vec<u64> {
 
 #[test]
 fn preallocated_bytes_are_not_damage_and_are_truncated_at_shutdown() {
-    let dir = tempfile::tempdir().unwrap();
-    let rig = Rig::open(dir.path(), Limits::default());
+    let (dir, rig) = Rig::new(Limits::default());
     rig.put_each(0..40);
     let grown = sizes(dir.path());
     assert!(grown.iter().all(|size| *size > crate::base::limits::LOG_BYTES_AHEAD), "{grown:?}");
@@ -78,8 +75,7 @@ fn preallocated_bytes_are_not_damage_and_are_truncated_at_shutdown() {
 
 #[test]
 fn an_unfinished_write_before_preallocated_bytes_is_truncated_and_its_copy_is_exact() {
-    let dir = tempfile::tempdir().unwrap();
-    let rig = Rig::open(dir.path(), Limits::default());
+    let (dir, rig) = Rig::new(Limits::default());
     rig.put(batch_of(0..10)).unwrap();
     let killed = killed(dir.path());
     rig.close();

@@ -2,7 +2,6 @@
 
 use rustix::io::Errno;
 
-use super::super::vfs::faults::{Act, Fault, Faults, Plan};
 use super::*;
 use crate::store::write::committer::{Commit, CommitResult, Part, with_writer};
 
@@ -62,8 +61,7 @@ fn after_a_panic_in_a_commit_nothing_is_written_or_acknowledged() {
 #[test]
 fn what_is_packed_behind_a_failed_commit_fails_with_it_and_so_do_its_duplicates() {
     let dir = tempfile::tempdir().unwrap();
-    let plan = Arc::new(Plan::default());
-    let fs = Arc::new(Faults::over(Arc::new(vfs::Disk), plan.clone()));
+    let (plan, fs) = faulty_disk();
     let Opened { store, intake, appender, committer, .. } =
         Store::open(&Options { fs, ..options(dir.path(), Limits::default()) }).unwrap();
     let appender = std::thread::Builder::new().spawn(|| appender.run()).unwrap();
@@ -93,7 +91,5 @@ fn what_is_packed_behind_a_failed_commit_fails_with_it_and_so_do_its_duplicates(
         thread.join().unwrap();
     }
     let rig = Rig::open(dir.path(), Limits::default());
-    let tags: Vec<_> = rig.events(&EventFilter::default()).into_iter().map(|(_, tag)| tag).collect();
-    assert_eq!(tags, [original.0, other.0]);
-    rig.close();
+    assert_eq!(rig.tags(), [original.0, other.0]);
 }

@@ -2,7 +2,6 @@
 
 use rustix::io::Errno;
 
-use super::super::vfs::faults::{Act, Fault, Faults, Plan};
 use super::*;
 
 /// Events without a job, in one batch.
@@ -32,8 +31,7 @@ fn of_jobs(rig: &Rig) -> u64 {
 #[test]
 fn returns_replayed_after_a_restart_are_stored_once_despite_many_events() {
     for batches in [1, 300] {
-        let dir = tempfile::tempdir().unwrap();
-        let rig = Rig::open(dir.path(), Limits::default());
+        let (dir, rig) = Rig::new(Limits::default());
         for n in 0..batches {
             rig.put(beacons(n * 3000 / batches..(n + 1) * 3000 / batches)).unwrap();
         }
@@ -44,15 +42,13 @@ fn returns_replayed_after_a_restart_are_stored_once_despite_many_events() {
             rig.put(returns(Source::SpooledReturner)).unwrap();
             assert_eq!(of_jobs(&rig), 5, "{batches} batches, a window of {window}");
             assert_eq!(rig.metrics.duplicates_folded.get(), 5);
-            rig.close();
         }
     }
 }
 
 #[test]
 fn the_duplicate_memory_covers_the_window_across_all_classes() {
-    let dir = tempfile::tempdir().unwrap();
-    let rig = Rig::open(dir.path(), Limits::default());
+    let (dir, rig) = Rig::new(Limits::default());
     rig.put(beacons(0..100)).unwrap();
     rig.put(returns(Source::Returner)).unwrap();
     rig.put(beacons(100..200)).unwrap();
@@ -66,14 +62,12 @@ fn the_duplicate_memory_covers_the_window_across_all_classes() {
     let rig = Rig::open(dir.path(), windowed(200));
     rig.put(returns(Source::SpooledReturner)).unwrap();
     assert_eq!(of_jobs(&rig), 10, "the returns are older than the window");
-    rig.close();
 }
 
 #[test]
 fn a_failed_reservation_of_sequence_numbers_does_not_affect_the_commit_in_flight() {
     let dir = tempfile::tempdir().unwrap();
-    let plan = Arc::new(Plan::default());
-    let fs = Arc::new(Faults::over(Arc::new(vfs::Disk), plan.clone()));
+    let (plan, fs) = faulty_disk();
     // Makes the appender hand commits to the committer, and continue while they are in flight.
     let durability = Durability::Written { within: std::time::Duration::from_secs(3600) };
     let limits = Limits { durability, numbers_ahead: 100, ..Limits::default() };
@@ -102,19 +96,18 @@ fn a_failed_reservation_of_sequence_numbers_does_not_affect_the_commit_in_flight
         again.push(&event_entry(tag.as_bytes(), &data, Source::EventReturn, Micros(0)), None);
     }
     assert_eq!(receive(&submit(again)), Ok(()));
-    let rig = Rig { store, intake, metrics: options.metrics, threads };
+    let metrics = options.metrics.clone();
+    let rig = Rig { store, intake, metrics, options, threads: Threads(threads) };
     check_all(&rig, 0..60);
     assert_eq!(rig.metrics.duplicates_folded.get(), 60);
     assert_eq!(rig.metrics.entries_failed.get(), 120);
     rig.put(batch_of(60..180)).unwrap();
     check_all(&rig, 0..180);
-    rig.close();
 }
 
 #[test]
 fn a_bad_sector_in_a_sealed_segment_does_not_prevent_the_start() {
-    let dir = tempfile::tempdir().unwrap();
-    let rig = Rig::open(dir.path(), SMALL);
+    let (dir, rig) = Rig::new(SMALL);
     rig.put_each(0..300);
     crate::store::tests::retention::settle(&rig);
     let sealed = rig.store.0.segments(Class::JOBS);
@@ -124,8 +117,7 @@ fn a_bad_sector_in_a_sealed_segment_does_not_prevent_the_start() {
     drop(sealed);
     rig.close();
 
-    let plan = Arc::new(Plan::default());
-    let fs = Arc::new(Faults::over(Arc::new(vfs::Disk), plan.clone()));
+    let (plan, fs) = faulty_disk();
     plan.add(Fault { within: path.display().to_string(), ..Fault::lasting(Act::Read, Errno::IO) });
     let rig = Rig::open_with(&Options { fs, ..options(dir.path(), SMALL) });
     assert_eq!(rig.metrics.blocks_unread_at_start.get(), blocks);
@@ -140,5 +132,4 @@ fn a_bad_sector_in_a_sealed_segment_does_not_prevent_the_start() {
     assert_eq!(rig.metrics.duplicates_folded.get(), 300 - of_bad.entries);
     plan.heal();
     check_all(&rig, 0..300);
-    rig.close();
 }

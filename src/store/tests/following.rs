@@ -63,16 +63,13 @@ fn each_event_is_seen_once_and_in_order_for_any_chunk_size() {
     put(&rig, 300..310);
     let (found, _) = follow(&rig.store, next, 1 << 20);
     assert_eq!(found.into_iter().map(|(_, tag)| tag).collect::<Vec<_>>(), expected(300..310));
-    rig.close();
-    let rig = Rig::open(dir.path(), SMALL);
+    let rig = rig.reopened();
     assert_eq!(follow(&rig.store, SeqNo::FIRST, 1 << 20).0.len(), 310);
-    rig.close();
 }
 
 #[test]
 fn a_commit_wakes_a_waiting_follower() {
-    let dir = tempfile::tempdir().unwrap();
-    let rig = Rig::open(dir.path(), SMALL);
+    let (_dir, rig) = Rig::new(SMALL);
     let next = rig.store.durable();
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| {
@@ -84,13 +81,11 @@ fn a_commit_wakes_a_waiting_follower() {
     });
     // Waiting for an existing entry returns at once.
     rig.store.wait_for(next, std::time::Duration::from_secs(3600));
-    rig.close();
 }
 
 #[test]
 fn as_many_events_are_counted_as_selected() {
-    let dir = tempfile::tempdir().unwrap();
-    let rig = Rig::open(dir.path(), SMALL);
+    let (_dir, rig) = Rig::new(SMALL);
     put(&rig, 0..300);
     let filter: EntryFilter = serde_json::from_str("{\"match\": [{\"tag\": \"other/*\"}]}").unwrap();
     let (from, upto) = (SeqNo(50), SeqNo(200));
@@ -104,5 +99,4 @@ fn as_many_events_are_counted_as_selected() {
         assert!(only.count > 0 && only.count < counted.count);
     }
     assert_eq!(rig.store.count(&EntryFilter::default(), None, upto, upto).unwrap().count, 0);
-    rig.close();
 }

@@ -6,8 +6,7 @@ use crate::store::log::frame;
 
 #[test]
 fn exhausted_sequence_numbers_are_rejected_and_none_is_assigned_twice() {
-    let dir = tempfile::tempdir().unwrap();
-    let rig = Rig::open(dir.path(), Limits::default());
+    let (dir, rig) = Rig::new(Limits::default());
     rig.put(batch_of(0..10)).unwrap();
     rig.close();
     fs::write(dir.path().join("SEQUENCE"), format!("{}\n", u64::MAX - 3)).unwrap();
@@ -17,7 +16,6 @@ fn exhausted_sequence_numbers_are_rejected_and_none_is_assigned_twice() {
         assert!(outcome.as_ref().is_err_and(|words| words.contains("exhausted")), "{outcome:?}");
     }
     check_all(&rig, 0..10);
-    rig.close();
 }
 
 #[test]
@@ -46,10 +44,8 @@ fn a_segment_ends_before_its_sequence_numbers_exceed_32_bits() {
     };
     check(&rig);
     assert_eq!(rig.store.0.segments(Class::JOBS).len(), 2, "a new segment was created");
-    rig.close();
-    let rig = Rig::open(dir.path(), Limits::default());
+    let rig = rig.reopened();
     check(&rig);
-    rig.close();
 }
 
 #[test]

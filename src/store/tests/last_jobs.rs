@@ -19,8 +19,7 @@ fn answer_by(source: Source, minion: &str, jid: &str) -> Batch {
 
 #[test]
 fn a_forged_event_does_not_become_the_latest_job() {
-    let dir = tempfile::tempdir().unwrap();
-    let rig = Rig::open(dir.path(), SMALL);
+    let (dir, rig) = Rig::new(SMALL);
     rig.put(answer("db1", &jid(5))).unwrap();
     rig.put(answer_by(Source::Bus, "db1", &jid(900))).unwrap();
     rig.put(answer_by(Source::EventReturn, "db2", &jid(7))).unwrap();
@@ -41,8 +40,7 @@ fn a_forged_event_does_not_become_the_latest_job() {
         assert_eq!(rig.store.minions(false).unwrap(), ["db1", "db2", "db3", "db4"]);
     };
     check(&rig);
-    rig.close();
-    let rig = Rig::open(dir.path(), SMALL);
+    let rig = rig.reopened();
     check(&rig);
     for n in 0..40 {
         rig.put(batch_of([n * 3])).unwrap();
@@ -51,13 +49,11 @@ fn a_forged_event_does_not_become_the_latest_job() {
     fs::remove_dir_all(dir.path().join("state")).unwrap();
     let rig = Rig::open(dir.path(), SMALL);
     check(&rig);
-    rig.close();
 }
 
 #[test]
 fn a_return_repeated_on_a_bus_is_indexed_once() {
-    let dir = tempfile::tempdir().unwrap();
-    let rig = Rig::open(dir.path(), SMALL);
+    let (_dir, rig) = Rig::new(SMALL);
     rig.store.note_seen_on_bus();
     rig.put(answer("db1", &jid(5))).unwrap();
     rig.put(answer_by(Source::Bus, "db1", &jid(5))).unwrap();
@@ -65,17 +61,14 @@ fn a_return_repeated_on_a_bus_is_indexed_once() {
     assert_eq!(entries.iter().map(|e| e.kind).collect::<Vec<_>>(), [Kind::Return, Kind::SeenOnBus]);
     let latest = |rig: &Rig| rig.store.latest_of("test.echo").unwrap()["db1"].seq;
     assert_eq!(latest(&rig), entries[0].seq);
-    rig.close();
-    let rig = Rig::open(dir.path(), SMALL);
+    let rig = rig.reopened();
     assert_eq!(latest(&rig), entries[0].seq, "rebuilt from the log");
-    rig.close();
 }
 
 #[test]
 fn the_latest_job_has_the_newest_jid_for_any_order_of_storing() {
     for limits in [Limits::default(), SMALL] {
-        let dir = tempfile::tempdir().unwrap();
-        let rig = Rig::open(dir.path(), limits);
+        let (dir, rig) = Rig::new(limits);
         // Imported jobs are stored after those of today.
         let stored = [
             "b 9",
@@ -104,15 +97,13 @@ fn the_latest_job_has_the_newest_jid_for_any_order_of_storing() {
             assert_eq!(["a", "b", "c", "d"].map(of), [jid(900), jid(10), jid(1), "yours".to_owned()]);
         };
         check(&rig);
-        rig.close();
-        let rig = Rig::open(dir.path(), limits);
+        let rig = rig.reopened();
         check(&rig);
         rig.close();
         // The state database can be rebuilt.
         fs::remove_dir_all(dir.path().join("state")).unwrap();
         let rig = Rig::open(dir.path(), limits);
         check(&rig);
-        rig.close();
     }
 }
 
@@ -151,13 +142,11 @@ fn an_older_job_that_was_stored_later_replaces_a_dropped_latest_job() {
     rig.close();
     let rig = Rig::open_with(&options);
     assert_eq!(rig.store.latest_of("test.echo").unwrap()["db1"].jid, jid(300));
-    rig.close();
 }
 
 #[test]
 fn a_job_sealed_before_a_dropped_segment_was_forgotten_does_not_hide_newer_ones() {
-    let dir = tempfile::tempdir().unwrap();
-    let rig = Rig::open(dir.path(), SMALL);
+    let (_dir, rig) = Rig::new(SMALL);
     let put = |n: u64, job| {
         rig.put(answer("db1", &jid(job))).unwrap();
         for filler in (n * 120..n * 120 + 120).filter(|filler| filler % 3 != 0) {
@@ -177,15 +166,13 @@ fn a_job_sealed_before_a_dropped_segment_was_forgotten_does_not_hide_newer_ones(
     shared.clear_trash(&[dropped]);
     assert_eq!(rig.store.latest_of("test.echo").unwrap()["db1"].jid, jid(700));
     drop(segment);
-    rig.close();
 }
 
 /// The sequence numbers of the segment lie within those of a segment that remains.
 #[test]
 fn a_last_job_of_a_lost_segment_does_not_hide_an_older_one() {
     for is_dropped in [true, false] {
-        let dir = tempfile::tempdir().unwrap();
-        let rig = Rig::open(dir.path(), SMALL);
+        let (dir, rig) = Rig::new(SMALL);
         // The active segment of the class `events` spans all of it.
         rig.put(batch_of([0])).unwrap();
         for (n, job) in (0..).zip([900, 500]) {
@@ -215,15 +202,13 @@ fn a_last_job_of_a_lost_segment_does_not_hide_an_older_one() {
             assert_eq!(rig.metrics.segments_missing.get(), u64::from(!is_dropped));
             crate::testkit::wait_for("empty trash", || trash_is_empty(dir.path()).then_some(()));
             assert_eq!(last(&rig).jid, jid(500), "{is_dropped}");
-            rig.close();
         }
     }
 }
 
 #[test]
 fn results_of_many_jobs_equal_those_of_each() {
-    let dir = tempfile::tempdir().unwrap();
-    let rig = Rig::open(dir.path(), SMALL);
+    let (_dir, rig) = Rig::new(SMALL);
     rig.put_each(0..400);
     for jid in [jid(3), jid(39), jid(77), "free".to_owned()] {
         rig.put(answer("web31", &jid)).unwrap();
@@ -264,8 +249,6 @@ fn results_of_many_jobs_equal_those_of_each() {
         }
     };
     checks(&rig.store);
-    rig.close();
-    let rig = Rig::open(dir.path(), SMALL);
+    let rig = rig.reopened();
     checks(&rig.store);
-    rig.close();
 }

@@ -17,6 +17,7 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
+use super::vfs::faults::{Act, Fault, Faults, Plan};
 use super::*;
 use crate::base::clock::Micros;
 use crate::model::{Batch, Entry, EventFilter, Flags, Glob, JidKey, Kind, Source};
@@ -25,11 +26,26 @@ use crate::wire::filter::EntryFilter;
 use crate::wire::msgpack::Writer;
 use crate::wire::salt_event::event_entry;
 
+/// An open store and its threads, which end when it is dropped.
 pub(super) struct Rig {
     pub(super) store: Store,
     pub(super) intake: Intake,
     pub(super) metrics: Arc<Metrics>,
-    threads: Vec<JoinHandle<()>>,
+    options: Options,
+    // Last: the threads end when the handles above are dropped.
+    threads: Threads,
+}
+
+/// Joins the threads of a store when it is dropped. A panic of one fails the test.
+struct Threads(Vec<JoinHandle<()>>);
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        // In a test that failed, other handles may keep them running.
+        if !std::thread::panicking() {
+            self.0.drain(..).for_each(|thread| thread.join().unwrap());
+        }
+    }
 }
 
 pub(super) fn options(dir: &Path, limits: Limits) -> Options {
@@ -50,13 +66,28 @@ pub(super) const SMALL: Limits = Limits {
 };
 
 impl Rig {
+    /// A new store and its directory.
+    pub(super) fn new(limits: Limits) -> (tempfile::TempDir, Self) {
+        let dir = tempfile::tempdir().unwrap();
+        let rig = Self::open(dir.path(), limits);
+        (dir, rig)
+    }
+
     pub(super) fn open(dir: &Path, limits: Limits) -> Self {
         Self::open_with(&options(dir, limits))
     }
 
     pub(super) fn open_with(options: &Options) -> Self {
         let (store, intake, threads) = Store::open(options).unwrap().on_threads();
-        Self { store, intake, metrics: options.metrics.clone(), threads }
+        let (metrics, options) = (options.metrics.clone(), options.clone());
+        Self { store, intake, metrics, options, threads: Threads(threads) }
+    }
+
+    /// Closes the store and opens it again, with new counters.
+    pub(super) fn reopened(self) -> Self {
+        let options = Options { metrics: Arc::default(), ..self.options.clone() };
+        self.close();
+        Self::open_with(&options)
     }
 
     pub(super) fn put(&self, batch: Batch) -> Result<(), String> {
@@ -71,8 +102,7 @@ impl Rig {
     }
 
     pub(super) fn close(self) {
-        drop((self.store, self.intake));
-        self.threads.into_iter().for_each(|t| t.join().unwrap());
+        drop(self);
     }
 
     /// Sequence number and tag of every event, oldest first.
@@ -81,6 +111,11 @@ impl Rig {
             self.store.events_before(filter, self.store.durable(), usize::MAX, usize::MAX).unwrap();
         found.reverse();
         found.into_iter().map(|e| (e.seq.0, String::from_utf8(e.tag).unwrap())).collect()
+    }
+
+    /// The tag of every event, oldest first.
+    pub(super) fn tags(&self) -> Vec<String> {
+        self.events(&EventFilter::default()).into_iter().map(|(_, tag)| tag).collect()
     }
 }
 
@@ -119,6 +154,17 @@ pub(super) fn batch_of(numbers: impl IntoIterator<Item = u64>) -> Batch {
     batch
 }
 
+/// The real disk with faults, and their plan, which is empty.
+fn faulty_disk() -> (Arc<Plan>, Arc<Faults>) {
+    let plan = Arc::new(Plan::default());
+    (plan.clone(), Arc::new(Faults::over(Arc::new(vfs::Disk), plan)))
+}
+
+/// An event without data.
+fn bare_event(tag: &str) -> Batch {
+    Batch::of(&event_entry(tag.as_bytes(), b"\x80", Source::Bus, Micros(0)))
+}
+
 /// An entry with Thorium's register.
 fn register(text: &str) -> Batch {
     let mut w = Writer::new();
@@ -134,10 +180,16 @@ fn noise(seed: u64, bytes: usize) -> Vec<u8> {
     (0..bytes as u64 / 8).flat_map(word).collect()
 }
 
+/// The directory of a closed store with these events, each stored alone.
+pub(super) fn closed_store(limits: Limits, numbers: std::ops::Range<u64>) -> tempfile::TempDir {
+    let (dir, rig) = Rig::new(limits);
+    rig.put_each(numbers);
+    dir
+}
+
 pub(super) fn check_all(rig: &Rig, numbers: std::ops::Range<u64>) {
     let expected: Vec<String> = numbers.clone().map(|n| event(n).0).collect();
-    let found: Vec<String> = rig.events(&EventFilter::default()).into_iter().map(|(_, tag)| tag).collect();
-    assert_eq!(found, expected);
+    assert_eq!(rig.tags(), expected);
     for job in numbers.start / 10..numbers.end / 10 {
         let entries = rig.store.job_entries(&jid(job)).unwrap();
         let of_job = (job * 10..job * 10 + 10).filter(|n| numbers.contains(n) && n % 3 != 0);
@@ -172,26 +224,22 @@ fn spoil(index: &Path) {
 
 #[test]
 fn acknowledged_entries_survive_a_restart() {
-    let dir = tempfile::tempdir().unwrap();
-    let rig = Rig::open(dir.path(), Limits::default());
+    let (_dir, rig) = Rig::new(Limits::default());
     rig.put_each(0..200);
     check_all(&rig, 0..200);
     let last = rig.store.durable();
     let totals = rig.store.classes().unwrap();
-    rig.close();
-    let rig = Rig::open(dir.path(), Limits::default());
+    let rig = rig.reopened();
     check_all(&rig, 0..200);
     assert_eq!(rig.store.classes().unwrap(), totals);
     assert_eq!(rig.store.durable(), last);
     rig.put(batch_of(200..230)).unwrap();
     check_all(&rig, 0..230);
-    rig.close();
 }
 
 #[test]
 fn sealed_segments_answer_the_same_after_every_loss_of_an_index() {
-    let dir = tempfile::tempdir().unwrap();
-    let rig = Rig::open(dir.path(), SMALL);
+    let (dir, rig) = Rig::new(SMALL);
     rig.put_each(0..400);
     check_all(&rig, 0..400);
     rig.close();
@@ -226,10 +274,7 @@ fn sealed_segments_answer_the_same_after_every_loss_of_an_index() {
 
 #[test]
 fn a_damaged_index_is_rebuilt_while_the_store_is_open() {
-    let dir = tempfile::tempdir().unwrap();
-    let rig = Rig::open(dir.path(), SMALL);
-    rig.put_each(0..100);
-    rig.close();
+    let dir = closed_store(SMALL, 0..100);
     for index in files_named(dir.path(), "index") {
         fs::remove_file(index.join("pages")).unwrap();
         let db = index.join("db");
@@ -244,15 +289,11 @@ fn a_damaged_index_is_rebuilt_while_the_store_is_open() {
     let rig = Rig::open(dir.path(), SMALL);
     check_all(&rig, 0..100);
     assert!(rig.metrics.indexes_rebuilt.get() > 5);
-    rig.close();
 }
 
 #[test]
 fn metadata_from_a_damaged_index_are_discarded() {
-    let dir = tempfile::tempdir().unwrap();
-    let rig = Rig::open(dir.path(), SMALL);
-    rig.put_each(0..100);
-    rig.close();
+    let dir = closed_store(SMALL, 0..100);
     // State database and index belong to another log: neither has a job of this one.
     let state = crate::store::index::state::StateDatabase::open(&dir.path().join("state")).unwrap();
     for (name, first_seq, metadata) in state.segments().unwrap() {
@@ -267,15 +308,11 @@ fn metadata_from_a_damaged_index_are_discarded() {
     // The next reader that opens an index finds the damage.
     rig.events(&EventFilter::default());
     check_all(&rig, 0..100);
-    rig.close();
 }
 
 #[test]
 fn a_truncated_state_database_is_rebuilt() {
-    let dir = tempfile::tempdir().unwrap();
-    let rig = Rig::open(dir.path(), SMALL);
-    rig.put_each(0..300);
-    rig.close();
+    let dir = closed_store(SMALL, 0..300);
     let db = dir.path().join("state/db");
     for part in [1, 2, 3] {
         let len = fs::metadata(&db).unwrap().len();
@@ -287,14 +324,12 @@ fn a_truncated_state_database_is_rebuilt() {
         }
         let rig = Rig::open(dir.path(), SMALL);
         check_all(&rig, 0..300);
-        rig.close();
     }
 }
 
 #[test]
 fn an_unfinished_write_is_truncated_and_the_log_continues() {
-    let dir = tempfile::tempdir().unwrap();
-    let rig = Rig::open(dir.path(), Limits::default());
+    let (dir, rig) = Rig::new(Limits::default());
     rig.put(batch_of(0..50)).unwrap();
     rig.close();
     let logs = files_named(dir.path(), "log");
@@ -308,23 +343,17 @@ fn an_unfinished_write_is_truncated_and_the_log_continues() {
         let rig = Rig::open(dir.path(), Limits::default());
         assert_eq!(rig.metrics.tail_bytes_cut.get(), 2 * tail.len() as u64);
         check_all(&rig, 0..50);
-        rig.close();
     }
     let rig = Rig::open(dir.path(), Limits::default());
     rig.put(batch_of(50..60)).unwrap();
-    rig.close();
-    let rig = Rig::open(dir.path(), Limits::default());
+    let rig = rig.reopened();
     check_all(&rig, 0..60);
     assert_eq!(rig.metrics.tail_bytes_cut.get(), 0);
-    rig.close();
 }
 
 #[test]
 fn a_flipped_bit_costs_only_its_block() {
-    let dir = tempfile::tempdir().unwrap();
-    let rig = Rig::open(dir.path(), Limits::default());
-    rig.put_each(0..60);
-    rig.close();
+    let dir = closed_store(Limits::default(), 0..60);
     let path = &files_named(dir.path(), "log")[1];
     let mut bytes = fs::read(path).unwrap();
     let middle = bytes.len() / 2;
@@ -335,15 +364,11 @@ fn a_flipped_bit_costs_only_its_block() {
     let events = rig.events(&EventFilter::default());
     assert_eq!(events.len(), 59);
     assert!(events.iter().all(|(seq, tag)| *tag == event(seq - 1).0), "remaining entries are unchanged");
-    rig.close();
 }
 
 #[test]
 fn a_damaged_file_header_costs_nothing() {
-    let dir = tempfile::tempdir().unwrap();
-    let rig = Rig::open(dir.path(), SMALL);
-    rig.put_each(0..100);
-    rig.close();
+    let dir = closed_store(SMALL, 0..100);
     for path in files_named(dir.path(), "log") {
         let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
         file.write_all_at(&[0x55; 30], 4).unwrap();
@@ -351,16 +376,13 @@ fn a_damaged_file_header_costs_nothing() {
     let rig = Rig::open(dir.path(), SMALL);
     check_all(&rig, 0..100);
     rig.put(batch_of(100..110)).unwrap();
-    rig.close();
-    let rig = Rig::open(dir.path(), SMALL);
+    let rig = rig.reopened();
     check_all(&rig, 0..110);
-    rig.close();
 }
 
 #[test]
 fn readers_miss_nothing_while_segments_are_sealed() {
-    let dir = tempfile::tempdir().unwrap();
-    let rig = Rig::open(dir.path(), SMALL);
+    let (_dir, rig) = Rig::new(SMALL);
     let store = rig.store.clone();
     let reader = std::thread::Builder::new()
         .spawn(move || {
@@ -378,13 +400,11 @@ fn readers_miss_nothing_while_segments_are_sealed() {
         .unwrap();
     rig.put_each(0..600);
     reader.join().unwrap();
-    rig.close();
 }
 
 #[test]
 fn a_block_damaged_while_the_store_is_open_is_skipped() {
-    let dir = tempfile::tempdir().unwrap();
-    let rig = Rig::open(dir.path(), Limits::default());
+    let (dir, rig) = Rig::new(Limits::default());
     rig.put_each(0..30);
     for path in files_named(dir.path(), "log") {
         let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
@@ -392,7 +412,6 @@ fn a_block_damaged_while_the_store_is_open_is_skipped() {
     }
     assert_eq!(rig.events(&EventFilter::default()).len(), 28);
     assert_eq!(rig.metrics.frames_damaged.get(), 2);
-    rig.close();
 }
 
 #[test]
@@ -402,19 +421,16 @@ fn one_event_from_two_sources_is_stored_once_also_after_a_restart() {
     let by = |source| Batch::of(&event_entry(tag.as_bytes(), &data, source, Micros(0)));
     let rig = Rig::open(dir.path(), Limits::default());
     rig.put(by(Source::Bus)).unwrap();
-    rig.close();
-    let rig = Rig::open(dir.path(), Limits::default());
+    let rig = rig.reopened();
     rig.put(by(Source::EventReturn)).unwrap();
     rig.put(by(Source::SpooledEventReturn)).unwrap();
     assert_eq!(rig.events(&EventFilter::default()).len(), 1);
     assert_eq!(rig.metrics.duplicates_folded.get(), 2);
-    rig.close();
 }
 
 #[test]
 fn events_are_filtered_and_paged() {
-    let dir = tempfile::tempdir().unwrap();
-    let rig = Rig::open(dir.path(), SMALL);
+    let (_dir, rig) = Rig::new(SMALL);
     rig.put_each(0..300);
     let seqs =
         |filter: &EventFilter| rig.events(filter).into_iter().map(|(seq, _)| seq - 1).collect::<Vec<_>>();
@@ -435,13 +451,11 @@ fn events_are_filtered_and_paged() {
         paged.extend(page.iter().map(|e| e.seq.0));
     }
     assert_eq!(paged, (1..=300).rev().collect::<Vec<_>>());
-    rig.close();
 }
 
 #[test]
 fn a_very_large_entry_gets_a_block_of_its_own() {
-    let dir = tempfile::tempdir().unwrap();
-    let rig = Rig::open(dir.path(), Limits::default());
+    let (_dir, rig) = Rig::new(Limits::default());
     let noise: Vec<u8> = (0..500_000_u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_be_bytes()).collect();
     let mut w = Writer::new();
     w.map(1).str("x").bin(&noise);
@@ -451,19 +465,16 @@ fn a_very_large_entry_gets_a_block_of_its_own() {
     rig.put(batch).unwrap();
     let found = rig.store.events_before(&EventFilter::default(), SeqNo(u64::MAX), 1, usize::MAX).unwrap();
     assert_eq!((found[0].tag.as_slice(), &found[0].body), (&b"giant"[..], &giant));
-    rig.close();
 }
 
 #[test]
 fn latest_jobs_minions_and_the_register_survive_sealing() {
-    let dir = tempfile::tempdir().unwrap();
-    let rig = Rig::open(dir.path(), SMALL);
+    let (_dir, rig) = Rig::new(SMALL);
     rig.put(register("old")).unwrap();
     rig.put_each(0..100);
     rig.put(register("new")).unwrap();
     rig.put_each(100..200);
-    rig.close();
-    let rig = Rig::open(dir.path(), SMALL);
+    let rig = rig.reopened();
     assert_eq!(rig.store.register().unwrap().as_deref(), Some(&b"\xa3new"[..]));
     let latest = rig.store.latest_on_bus_only("test.echo").unwrap();
     assert_eq!(latest.get("web199").map(|l| l.jid.clone()), Some(jid(19)));
@@ -476,15 +487,11 @@ fn latest_jobs_minions_and_the_register_survive_sealing() {
     let before = JidKey::of(&jid(5));
     let rows = rig.store.jobs_before(Some(before), 2).unwrap();
     assert_eq!(rows.iter().map(|(_, r)| r.jid.clone()).collect::<Vec<_>>(), [jid(4), jid(3)]);
-    rig.close();
 }
 
 #[test]
 fn concurrent_readers_share_one_closed_index() {
-    let dir = tempfile::tempdir().unwrap();
-    let rig = Rig::open(dir.path(), SMALL);
-    rig.put_each(0..400);
-    rig.close();
+    let dir = closed_store(SMALL, 0..400);
     let indexes = files_named(dir.path(), "index").len();
     let rig = Rig::open(dir.path(), SMALL);
     let readers: Vec<_> = (0..8)
@@ -505,23 +512,19 @@ fn concurrent_readers_share_one_closed_index() {
 
 #[test]
 fn events_of_runners_are_found_by_jid_after_sealing_too() {
-    let dir = tempfile::tempdir().unwrap();
-    let rig = Rig::open(dir.path(), SMALL);
+    let (_dir, rig) = Rig::new(SMALL);
     let of_runner =
         Batch::of(&event_entry(b"salt/run/20261121030955999999/new", b"\x80", Source::Bus, Micros(0)));
     rig.put(of_runner).unwrap();
     rig.put_each(0..100);
-    rig.close();
-    let rig = Rig::open(dir.path(), SMALL);
+    let rig = rig.reopened();
     let filter = EventFilter { jid: Some("20261121030955999999".to_owned()), ..Default::default() };
     assert_eq!(rig.events(&filter).len(), 1);
-    rig.close();
 }
 
 #[test]
 fn the_last_value_wins_after_an_older_segment_is_reindexed() {
-    let dir = tempfile::tempdir().unwrap();
-    let rig = Rig::open(dir.path(), SMALL);
+    let (dir, rig) = Rig::new(SMALL);
     let fact = |kind, jid: &str, text: &str| {
         let mut w = Writer::new();
         w.str(text);
@@ -548,6 +551,5 @@ fn the_last_value_wins_after_an_older_segment_is_reindexed() {
         check(&rig);
         rig.store.job_entries(&jid(0)).unwrap();
         check(&rig);
-        rig.close();
     }
 }

@@ -8,15 +8,14 @@ use super::*;
 
 #[test]
 fn every_pattern_finds_its_matches_in_memory_and_sealed() {
-    let dir = tempfile::tempdir().unwrap();
-    let rig = Rig::open(dir.path(), SMALL);
+    let (_dir, rig) = Rig::new(SMALL);
     for n in (0..300).step_by(20) {
         rig.put(batch_of(n..n + 20)).unwrap();
     }
     let free = b"salt/job/free/ret/web12/ret/web7";
     rig.put(Batch::of(&event_entry(free, b"\x81\xa3jid\xb2free/ret/web12/ret", Source::Bus, Micros(300))))
         .unwrap();
-    let tags: Vec<String> = rig.events(&EventFilter::default()).into_iter().map(|(_, tag)| tag).collect();
+    let tags = rig.tags();
     assert_eq!(tags.len(), 301);
     let jid = jid(7);
     let patterns = [
@@ -55,7 +54,6 @@ fn every_pattern_finds_its_matches_in_memory_and_sealed() {
             "{pattern}"
         );
     }
-    rig.close();
 }
 
 /// Bytes on disk of the segments of class `jobs`.
@@ -71,7 +69,6 @@ fn disk_of_jobs(dir: &Path) -> u64 {
     used(&format::class_dir(dir, "jobs"))
 }
 
-/// Returns of a small site.
 fn small_return(n: u64, batch: &mut Batch) {
     let (jid, minion) = (format!("2026112103{:02}{:02}{:06}", n / 3600 % 60, n / 60 % 60, n / 3), n * 7 % 40);
     let mut w = Writer::new();
@@ -90,8 +87,7 @@ fn segments_of_a_quiet_master_are_dense_once_sealed() {
     const ENTRIES: u64 = 6_000;
     let limits = Limits { segment_entries_max: ENTRIES, ..Limits::default() };
     let sealed = |one_by_one: bool| {
-        let dir = tempfile::tempdir().unwrap();
-        let rig = Rig::open(dir.path(), limits);
+        let (dir, rig) = Rig::new(limits);
         let at_once = if one_by_one { 1 } else { 1_000 };
         for from in (0..ENTRIES).step_by(at_once) {
             let mut batch = Batch::default();
@@ -180,7 +176,6 @@ fn a_crash_at_any_step_of_a_rewrite_leaves_a_complete_segment() {
         for _ in 0..2 {
             let rig = Rig::open(dir.path(), Limits::default());
             check_all(&rig, 0..124);
-            rig.close();
         }
         let names: Vec<_> =
             fs::read_dir(dir.path().join(&class)).unwrap().map(|i| i.unwrap().path()).collect();

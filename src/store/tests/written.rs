@@ -4,14 +4,12 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::super::vfs::faults::{Act, Fault, Faults, Plan};
 use super::*;
 
 const WITHIN: Duration = Duration::from_millis(50);
 
 fn rig(dir: &Path, within: Duration) -> (Rig, Arc<Plan>) {
-    let plan = Arc::new(Plan::default());
-    let fs = Arc::new(Faults::over(Arc::new(vfs::Disk), plan.clone()));
+    let (plan, fs) = faulty_disk();
     let limits = Limits { durability: Durability::Written { within }, ..Limits::default() };
     (Rig::open_with(&Options { fs, ..options(dir, limits) }), plan)
 }
@@ -37,7 +35,6 @@ fn an_acknowledgement_does_not_wait_for_the_delayed_sync() {
     let before = plan.count(Act::Sync);
     rig.put(batch_of([40])).unwrap();
     wait_until("the sync", || plan.count(Act::Sync) > before);
-    rig.close();
 }
 
 #[test]
@@ -52,7 +49,6 @@ fn a_failed_delayed_sync_is_counted_and_its_log_is_closed() {
     wait_until("a new log", || rig.put(batch_of([6])).is_ok() && files_named(dir.path(), "log").len() > 1);
     rig.close();
     let rig = Rig::open(dir.path(), Limits::default());
-    let tags: Vec<_> = rig.events(&EventFilter::default()).into_iter().map(|(_, tag)| tag).collect();
+    let tags = rig.tags();
     assert_eq!(tags[..3], [0, 3, 6].map(|n| event(n).0));
-    rig.close();
 }

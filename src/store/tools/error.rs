@@ -6,58 +6,31 @@ use crate::store::StoreError;
 
 /// Why a tool failed; each variant calls for a different reaction of the caller.
 #[derive(Debug, thiserror::Error)]
-pub enum ToolError {
+pub(crate) enum ToolError {
     /// Reading or writing a store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The directory is not of the wanted kind.
     #[error("{} is not a {wanted}: {why}", path.display())]
     NotOne {
-        /// The directory.
         path: PathBuf,
         /// `store of saltcellar`, `backup`.
         wanted: &'static str,
-        /// The reason.
         why: String,
     },
     /// One of two directories contains the other.
     #[error("{} is inside {}: choose a directory outside of it", inner.display(), outer.display())]
-    Nested {
-        /// The inner directory.
-        inner: PathBuf,
-        /// The outer directory.
-        outer: PathBuf,
-    },
+    Nested { inner: PathBuf, outer: PathBuf },
     /// The target directory is not empty.
     #[error("{} is not empty: choose a new or an empty directory", path.display())]
-    NotEmpty {
-        /// The directory.
-        path: PathBuf,
-    },
+    NotEmpty { path: PathBuf },
     /// The file system of the target lacks space.
     #[error("not enough space for {}: {needed} bytes are needed, {free} are free", path.display())]
-    NoSpace {
-        /// The target.
-        path: PathBuf,
-        /// Required bytes.
-        needed: u64,
-        /// Available bytes.
-        free: u64,
-    },
+    NoSpace { path: PathBuf, needed: u64, free: u64 },
     /// A file of a backup does not match its manifest.
     #[error("{}: {what}", path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// Found and expected values.
-        what: String,
-    },
+    Damaged { path: PathBuf, what: String },
     /// The requested segment does not exist.
     #[error("no segment {name} in {}", path.display())]
-    NoSegment {
-        /// The requested name.
-        name: String,
-        /// The store.
-        path: PathBuf,
-    },
+    NoSegment { name: String, path: PathBuf },
 }

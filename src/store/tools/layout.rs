@@ -14,13 +14,13 @@ use crate::store::vfs::open_to_read;
 use crate::store::{StoreError, format};
 
 /// Files in a state directory that are copied whole: neither derived from the log nor part of it. So are the dead letters of sinks.
-pub const SMALL_FILES: [&str; 3] = ["FORMAT", "HOLDS", "CONSUMERS"];
+pub(crate) const SMALL_FILES: [&str; 3] = ["FORMAT", "HOLDS", "CONSUMERS"];
 
 /// The directory of dead letters.
-pub const SINKS_DIR: &str = "sinks";
+pub(crate) const SINKS_DIR: &str = "sinks";
 
 /// Whether a name within a state directory is that of a small file.
-pub fn is_small_file(name: &str) -> bool {
+pub(crate) fn is_small_file(name: &str) -> bool {
     let is_dead_letters = || {
         let sink = name.strip_prefix("sinks/").and_then(|file| file.strip_suffix(".dead"));
         sink.is_some_and(|sink| !sink.is_empty() && !sink.contains(['/', '.', ' ']))
@@ -29,7 +29,7 @@ pub fn is_small_file(name: &str) -> bool {
 }
 
 /// The names of the small files that may exist in a state directory: all fixed ones, and the existing dead letters.
-pub fn small_files(dir: &Path) -> Result<Vec<String>, StoreError> {
+pub(crate) fn small_files(dir: &Path) -> Result<Vec<String>, StoreError> {
     let mut names: Vec<String> = SMALL_FILES.map(ToOwned::to_owned).to_vec();
     let sinks = dir.join(SINKS_DIR);
     if sinks.is_dir() {
@@ -40,7 +40,7 @@ pub fn small_files(dir: &Path) -> Result<Vec<String>, StoreError> {
 }
 
 /// Writes a small file into a state directory.
-pub fn write_small_file(dir: &Path, name: &str, text: &str) -> Result<(), StoreError> {
+pub(crate) fn write_small_file(dir: &Path, name: &str, text: &str) -> Result<(), StoreError> {
     let path = dir.join(name);
     if name.contains('/') {
         files::make_dir(&dir.join(SINKS_DIR))?;
@@ -49,33 +49,28 @@ pub fn write_small_file(dir: &Path, name: &str, text: &str) -> Result<(), StoreE
 }
 
 /// The tokens of the HTTP listener. Backups do not have them: a copy of a store is not a copy of its access.
-pub const TOKENS_FILE: &str = "TOKENS";
+pub(crate) const TOKENS_FILE: &str = "TOKENS";
 
-/// A segment on disk.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SegmentFiles {
-    /// Class.
-    pub class_name: String,
-    /// First sequence number.
-    pub first_seq: SeqNo,
-    /// Directory.
-    pub dir: PathBuf,
+pub(crate) struct SegmentFiles {
+    pub(crate) class_name: String,
+    pub(crate) first_seq: SeqNo,
+    pub(crate) dir: PathBuf,
     /// Whether it has an index, which only finished segments have.
-    pub is_sealed: bool,
+    pub(crate) is_sealed: bool,
     /// Whether it is the last segment of its class.
-    pub is_newest: bool,
+    pub(crate) is_newest: bool,
 }
 
 impl SegmentFiles {
-    /// Path of its log.
-    pub fn log(&self) -> PathBuf {
+    pub(crate) fn log(&self) -> PathBuf {
         self.dir.join("log")
     }
 
     /// Opens its log for reading; `None` if the segment was dropped since it was listed. A daemon may replace it by the sealed
     /// form meanwhile (`rewrite`); for a moment only a directory with the suffix `.sealed` exists. Afterwards `dir` is where
     /// the log was found.
-    pub fn open_log(&mut self) -> Result<Option<File>, StoreError> {
+    pub(crate) fn open_log(&mut self) -> Result<Option<File>, StoreError> {
         let segment = self.dir.with_extension("");
         // If the plain name is missing, `.sealed` exists or has just been renamed to it: this order misses nothing.
         for dir in [segment.clone(), segment.with_extension(SEALED), segment] {
@@ -92,24 +87,23 @@ impl SegmentFiles {
         Ok(None)
     }
 
-    /// Identity of its log in the store with this id.
-    pub fn id(&self, store_id: u64) -> LogId {
+    pub(crate) fn id(&self, store_id: u64) -> LogId {
         LogId { store_id, first_seq: self.first_seq }
     }
 
     /// Its name in messages.
-    pub fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         format!("{}/{}", self.class_name, format::segment_name(self.first_seq))
     }
 
     /// Whether it is active, or would be after the next start.
-    pub fn grows(&self) -> bool {
+    pub(crate) fn grows(&self) -> bool {
         self.is_newest && !self.is_sealed
     }
 }
 
 /// Reads the store id from `FORMAT`; an error if the directory is not a store that this release can read.
-pub fn check_store(dir: &Path) -> Result<u64, ToolError> {
+pub(crate) fn check_store(dir: &Path) -> Result<u64, ToolError> {
     let wanted = "store of saltcellar";
     let not = |why: &str| ToolError::NotOne { path: dir.to_owned(), wanted, why: why.to_owned() };
     if !dir.is_dir() {
@@ -139,7 +133,7 @@ pub fn check_store(dir: &Path) -> Result<u64, ToolError> {
 }
 
 /// The holder of the lock of a state directory, from the text of `LOCK`; `None` if it is not locked.
-pub fn holder(dir: &Path) -> Result<Option<String>, StoreError> {
+pub(crate) fn holder(dir: &Path) -> Result<Option<String>, StoreError> {
     let path = dir.join("LOCK");
     let file = match File::open(&path) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -153,7 +147,7 @@ pub fn holder(dir: &Path) -> Result<Option<String>, StoreError> {
 }
 
 /// All segments, sorted by class and number. A segment that is being replaced has its plain name.
-pub fn segments(dir: &Path) -> Result<Vec<SegmentFiles>, StoreError> {
+pub(crate) fn segments(dir: &Path) -> Result<Vec<SegmentFiles>, StoreError> {
     // A daemon may rename directories meanwhile; two equal listings are consistent.
     let mut before = list_segments(dir)?;
     for _ in 0..100 {
@@ -200,7 +194,7 @@ fn list_segments(dir: &Path) -> Result<Vec<SegmentFiles>, StoreError> {
 }
 
 /// Directories of segments without a log.
-pub fn without_log(dir: &Path) -> Result<Vec<SegmentFiles>, StoreError> {
+pub(crate) fn without_log(dir: &Path) -> Result<Vec<SegmentFiles>, StoreError> {
     let mut found = Vec::new();
     for class_name in format::class_names(dir)? {
         for path in files::list(&format::class_dir(dir, &class_name))? {
@@ -221,7 +215,7 @@ pub fn without_log(dir: &Path) -> Result<Vec<SegmentFiles>, StoreError> {
 }
 
 /// Files and directories that saltcellar does not create.
-pub fn foreign(dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
+pub(crate) fn foreign(dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
     let known = |path: &PathBuf| {
         let name = name_of(path);
         let known = [

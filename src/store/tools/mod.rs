@@ -17,10 +17,10 @@ pub mod redact;
 pub mod salvage;
 pub mod verify;
 
-pub use error::ToolError;
+pub(crate) use error::ToolError;
 
 /// Receives the progress of a tool.
-pub trait Watch {
+pub(crate) trait Watch {
     /// `done` of `total` bytes are done; `what` names the current item.
     fn step(&mut self, done: u64, total: u64, what: &str);
 }

@@ -9,11 +9,10 @@ use crate::store::format::remove_dir;
 use crate::store::vfs::Disk;
 use crate::store::{Opened, Options, Store, StoreError, format};
 
-/// Selects a segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SegmentSelector {
+pub(crate) struct SegmentSelector {
     /// `class/number`, or the number only.
-    pub name: String,
+    pub(crate) name: String,
 }
 
 impl SegmentSelector {
@@ -25,19 +24,16 @@ impl SegmentSelector {
     }
 }
 
-/// Result of a rebuild.
 #[derive(Debug)]
-pub struct RebuildReport {
-    /// Number of rebuilt segment indexes.
-    pub segments: u64,
-    /// Number of entries in the store.
-    pub entries: u64,
+pub(crate) struct RebuildReport {
+    pub(crate) segments: u64,
+    pub(crate) entries: u64,
     /// Per class: name, segments, entries.
-    pub classes: Vec<(String, u64, u64)>,
+    pub(crate) classes: Vec<(String, u64, u64)>,
 }
 
 /// Deletes indexes, and rebuilds them by opening the store. Fails if a daemon has the store open.
-pub fn rebuild(
+pub(crate) fn rebuild(
     options: &Options,
     which: Option<&SegmentSelector>,
     watch: &mut dyn Watch,
@@ -72,7 +68,7 @@ pub fn rebuild(
 }
 
 /// Opens a store, which rebuilds missing indexes, and reports the progress.
-pub fn open_watched(
+pub(crate) fn open_watched(
     options: &Options,
     indexes: &[(String, PathBuf)],
     watch: &mut dyn Watch,

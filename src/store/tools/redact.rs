@@ -29,7 +29,7 @@ use crate::store::vfs::Disk;
 use crate::store::{StoreError, format};
 
 /// A replacement of bodies.
-pub trait Redact {
+pub(crate) trait Redact {
     /// The replacement for the body of an entry; `None` to keep it.
     fn body(&self, entry: &Entry<'_>) -> Option<Vec<u8>>;
 
@@ -37,21 +37,21 @@ pub trait Redact {
     fn bytes(&self, bytes: &mut [u8]) -> usize;
 }
 
-/// Result of a search or a redaction.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct RedactReport {
-    /// Segments searched.
-    pub segments: u64,
-    /// Segments affected.
-    pub segments_affected: u64,
-    /// Entries affected.
-    pub entries: u64,
+pub(crate) struct RedactReport {
+    pub(crate) segments: u64,
+    pub(crate) segments_affected: u64,
+    pub(crate) entries: u64,
     /// Files that cannot be searched: they contain damaged frames or have another format.
-    pub unsearchable: Vec<PathBuf>,
+    pub(crate) unsearchable: Vec<PathBuf>,
 }
 
 /// Searches without changes, also beside a running daemon.
-pub fn dry_run(dir: &Path, clean: &dyn Redact, watch: &mut dyn Watch) -> Result<RedactReport, ToolError> {
+pub(crate) fn dry_run(
+    dir: &Path,
+    clean: &dyn Redact,
+    watch: &mut dyn Watch,
+) -> Result<RedactReport, ToolError> {
     let store_id = layout::check_store(dir)?;
     let mut report = RedactReport::default();
     each_segment(dir, watch, |segment| {
@@ -64,7 +64,7 @@ pub fn dry_run(dir: &Path, clean: &dyn Redact, watch: &mut dyn Watch) -> Result<
 }
 
 /// Applies the passes in order. Fails if a daemon has the store open.
-pub fn redact(
+pub(crate) fn redact(
     dir: &Path,
     holder: &str,
     passes: &[&dyn Redact],
@@ -147,10 +147,8 @@ fn each_segment(
     Ok(())
 }
 
-/// Search result of a segment.
 #[derive(Debug, Default)]
 struct SearchResult {
-    /// Entries to change.
     entries: u64,
     /// Whether there are known texts outside of good frames.
     texts: bool,

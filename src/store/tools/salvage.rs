@@ -24,38 +24,33 @@ use crate::store::{StoreError, format};
 
 /// A damaged range of a file.
 #[derive(Debug, Clone)]
-pub struct Loss {
-    /// The file.
-    pub path: PathBuf,
-    /// The unreadable range.
-    pub range: DamagedRange,
+pub(crate) struct Loss {
+    pub(crate) path: PathBuf,
+    pub(crate) range: DamagedRange,
     /// Upper bound of the entries lost.
-    pub entries: u64,
+    pub(crate) entries: u64,
 }
 
-/// Result of a salvage.
 #[derive(Debug, Default)]
-pub struct SalvageReport {
-    /// Number of files searched.
-    pub files: u64,
+pub(crate) struct SalvageReport {
+    pub(crate) files: u64,
     /// Entries in the new store, by class.
-    pub classes: Vec<(String, u64)>,
+    pub(crate) classes: Vec<(String, u64)>,
     /// Duplicate entries.
-    pub doubles: u64,
+    pub(crate) doubles: u64,
     /// Unreadable ranges.
-    pub losses: Vec<Loss>,
+    pub(crate) losses: Vec<Loss>,
     /// Files without data of saltcellar.
-    pub foreign: Vec<PathBuf>,
+    pub(crate) foreign: Vec<PathBuf>,
 }
 
 impl SalvageReport {
-    /// Entries copied.
-    pub fn entries(&self) -> u64 {
+    pub(crate) fn entries(&self) -> u64 {
         self.classes.iter().map(|(_, entries)| entries).sum()
     }
 
     /// Upper bound of the entries lost.
-    pub fn entries_lost(&self) -> u64 {
+    pub(crate) fn entries_lost(&self) -> u64 {
         self.losses.iter().map(|loss| loss.entries).sum()
     }
 }
@@ -79,7 +74,7 @@ struct InputFile {
 }
 
 /// Creates a store in `to` from the readable entries in `from`. `now` is the creation time of the new logs.
-pub fn salvage(
+pub(crate) fn salvage(
     from: &Path,
     to: &Path,
     now: Micros,
@@ -409,7 +404,6 @@ impl ClassWriter {
         })
     }
 
-    /// Appends a frame.
     fn put(&mut self, frame: Vec<u8>, first_seq: SeqNo, count: u64) -> Result<(), StoreError> {
         let is_full = |out: &LogWriter| out.end() >= SEGMENT_BYTES || self.in_segment >= SEGMENT_ENTRIES_MAX;
         if self.out.as_ref().is_some_and(is_full) {

@@ -33,34 +33,25 @@ use rustix::io::Errno;
 use super::{Fs, FsFile, Space};
 
 /// Environment variable with the fault plan of a daemon's debug build.
-pub const VARIABLE: &str = "SALTCELLAR_TEST_FS";
+pub(crate) const VARIABLE: &str = "SALTCELLAR_TEST_FS";
 
 /// A file system operation that can fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Act {
-    /// Creation of a file.
+pub(crate) enum Act {
     Create,
-    /// Write to a file.
     Write,
-    /// Sync of a file.
     Sync,
-    /// Change of a file's length.
     SetLen,
-    /// Creation of a directory.
     MakeDir,
-    /// Sync of a directory.
     SyncDir,
-    /// Rename or exchange of names.
     Rename,
-    /// Removal of a file or directory.
     Remove,
-    /// Read from a file.
     Read,
 }
 
 impl Act {
     /// All operations with their names in a plan.
-    pub const ALL: [(Act, &'static str); 9] = [
+    pub(crate) const ALL: [(Act, &'static str); 9] = [
         (Act::Create, "create"),
         (Act::Write, "write"),
         (Act::Sync, "sync"),
@@ -75,32 +66,35 @@ impl Act {
 
 /// An injected fault.
 #[derive(Debug, Clone)]
-pub struct Fault {
+pub(crate) struct Fault {
     /// The operation that fails.
-    pub act: Act,
+    pub(crate) act: Act,
     /// The error that it fails with.
-    pub errno: Errno,
+    pub(crate) errno: Errno,
     /// The first matching operation that fails, counted from 1.
-    pub from: u64,
+    pub(crate) from: u64,
     /// Later matching operations fail, too.
-    pub lasting: bool,
+    pub(crate) lasting: bool,
     /// Bytes that a failing write writes nevertheless.
-    pub part: usize,
+    pub(crate) part: usize,
     /// Only paths that contain this text match.
-    pub within: String,
+    pub(crate) within: String,
 }
 
+#[cfg(test)]
 impl Fault {
     /// The next such operation fails.
-    pub fn once(act: Act, errno: Errno) -> Self {
+    pub(crate) fn once(act: Act, errno: Errno) -> Self {
         Self { act, errno, from: 1, lasting: false, part: 0, within: String::new() }
     }
 
     /// All such operations fail.
-    pub fn lasting(act: Act, errno: Errno) -> Self {
+    pub(crate) fn lasting(act: Act, errno: Errno) -> Self {
         Self { lasting: true, ..Self::once(act, errno) }
     }
+}
 
+impl Fault {
     fn parse(act: Act, text: &str) -> Option<Self> {
         let (text, within) = text.split_once(':').unwrap_or((text, ""));
         let (text, part) = text.split_once('/').unwrap_or((text, "0"));
@@ -119,7 +113,7 @@ impl Fault {
 
 /// The faults to inject. Can be changed at any time.
 #[derive(Debug, Default)]
-pub struct Plan {
+pub(crate) struct Plan {
     now: Mutex<Now>,
     done: [AtomicU64; Act::ALL.len()],
 }
@@ -131,6 +125,7 @@ struct Now {
     sync_delay: Duration,
     rename_delay: Duration,
     /// Unreadable byte ranges, each with a part of the file's path.
+    #[cfg(test)]
     bad_sectors: Vec<(String, std::ops::Range<u64>)>,
     space: Option<Space>,
     room: Option<u64>,
@@ -140,51 +135,36 @@ struct Now {
 /// Inode, seconds and nanoseconds of the modification time.
 type Version = (u64, i64, i64);
 
-/// The failure of an operation.
 #[derive(Debug)]
-pub struct Failure {
-    /// The error.
-    pub why: io::Error,
+pub(crate) struct Failure {
+    pub(crate) why: io::Error,
     /// Bytes that a failing write writes nevertheless.
-    pub part: usize,
+    pub(crate) part: usize,
 }
 
+#[cfg(test)]
 impl Plan {
-    /// Parses a plan; the error is the invalid word.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let plan = Self::default();
-        plan.now().apply(text)?;
-        Ok(plan)
-    }
-
-    /// A plan in a file, which is reread when it changes. Empty while the file does not exist.
-    pub fn in_file(path: &Path) -> Self {
-        let now = Now { file: Some((path.to_owned(), None)), ..Now::default() };
-        Self { now: Mutex::new(now), ..Self::default() }
-    }
-
-    /// Adds a fault.
-    pub fn add(&self, fault: Fault) {
+    pub(crate) fn add(&self, fault: Fault) {
         self.now().faults.push((fault, 0));
     }
 
     /// Delays every sync of a file.
-    pub fn delay_syncs(&self, by: Duration) {
+    pub(crate) fn delay_syncs(&self, by: Duration) {
         self.now().sync_delay = by;
     }
 
     /// Delays every rename, so that other threads can observe the state between two renames.
-    pub fn delay_renames(&self, by: Duration) {
+    pub(crate) fn delay_renames(&self, by: Duration) {
         self.now().rename_delay = by;
     }
 
     /// Makes reads of these bytes fail with EIO in files with `within` in their path.
-    pub fn add_bad_sector(&self, within: &str, bytes: std::ops::Range<u64>) {
+    pub(crate) fn add_bad_sector(&self, within: &str, bytes: std::ops::Range<u64>) {
         self.now().bad_sectors.push((within.to_owned(), bytes));
     }
 
     /// Called before every read of `len` bytes.
-    pub fn check_read(&self, path: &Path, offset: u64, len: usize) -> io::Result<()> {
+    pub(crate) fn check_read(&self, path: &Path, offset: u64, len: usize) -> io::Result<()> {
         self.check(Act::Read, path, 0).map_err(|failure| failure.why)?;
         let path = path.to_string_lossy();
         let meets = |bad: &std::ops::Range<u64>| bad.start < offset + len as u64 && offset < bad.end;
@@ -195,12 +175,12 @@ impl Plan {
     }
 
     /// Limits the bytes that can still be written; `None` is unlimited.
-    pub fn leave_room(&self, bytes: Option<u64>) {
+    pub(crate) fn leave_room(&self, bytes: Option<u64>) {
         self.now().room = bytes;
     }
 
     /// Removes all faults except the delay of syncs.
-    pub fn heal(&self) {
+    pub(crate) fn heal(&self) {
         let mut now = self.now();
         now.faults.clear();
         now.room = None;
@@ -210,12 +190,27 @@ impl Plan {
     }
 
     /// Number of such operations so far, failed ones included.
-    pub fn count(&self, act: Act) -> u64 {
+    pub(crate) fn count(&self, act: Act) -> u64 {
         self.done.get(act as usize).map_or(0, |count| count.load(Ordering::Relaxed))
+    }
+}
+
+impl Plan {
+    /// Parses a plan; the error is the invalid word.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let plan = Self::default();
+        plan.now().apply(text)?;
+        Ok(plan)
+    }
+
+    /// A plan in a file, which is reread when it changes. Empty while the file does not exist.
+    pub(crate) fn in_file(path: &Path) -> Self {
+        let now = Now { file: Some((path.to_owned(), None)), ..Now::default() };
+        Self { now: Mutex::new(now), ..Self::default() }
     }
 
     /// Called before every operation; `bytes` is the length of a write.
-    pub fn check(&self, act: Act, path: &Path, bytes: usize) -> Result<(), Failure> {
+    pub(crate) fn check(&self, act: Act, path: &Path, bytes: usize) -> Result<(), Failure> {
         if let Some(count) = self.done.get(act as usize) {
             count.fetch_add(1, Ordering::Relaxed);
         }
@@ -235,7 +230,7 @@ impl Plan {
     }
 
     /// The reported sizes, if the plan sets them.
-    pub fn space(&self) -> Option<Space> {
+    pub(crate) fn space(&self) -> Option<Space> {
         let now = self.now();
         let full = now.room.map(|room| Space { available: room, total: 1 << 30 });
         now.space.or(full)
@@ -321,21 +316,20 @@ impl Now {
     }
 }
 
-/// A file system with injected faults over another one.
 #[derive(Debug)]
-pub struct Faults {
+pub(crate) struct Faults {
     plan: Arc<Plan>,
     fs: Arc<dyn Fs>,
 }
 
 impl Faults {
     /// Adds the faults of a plan to a file system.
-    pub fn over(fs: Arc<dyn Fs>, plan: Arc<Plan>) -> Self {
+    pub(crate) fn over(fs: Arc<dyn Fs>, plan: Arc<Plan>) -> Self {
         Self { plan, fs }
     }
 
     /// Parses the value of [`VARIABLE`]: a plan, or the path of a file with one.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let plan = if text.starts_with('/') { Plan::in_file(Path::new(text)) } else { Plan::parse(text)? };
         Ok(Self::over(Arc::new(super::Disk), Arc::new(plan)))
     }

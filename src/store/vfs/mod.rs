@@ -26,7 +26,7 @@ use std::sync::Arc;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Space {
     /// Free for processes without privileges.
-    pub available: u64,
+    pub(crate) available: u64,
     /// Total size.
     pub total: u64,
 }
@@ -116,7 +116,7 @@ pub trait FsFile: Debug + Send + Sync {
 }
 
 /// The daemon's file system: [`Disk`]. In a debug build the environment variable `SALTCELLAR_TEST_FS` can inject faults.
-pub fn from_environment() -> Result<Arc<dyn Fs>, String> {
+pub(crate) fn from_environment() -> Result<Arc<dyn Fs>, String> {
     #[cfg(debug_assertions)]
     if let Ok(text) = std::env::var(faults::VARIABLE) {
         let faults = faults::Faults::parse(&text);
@@ -129,7 +129,7 @@ pub fn from_environment() -> Result<Arc<dyn Fs>, String> {
 
 /// Opens a file for reading with a shared lock, which prevents retention from truncating it. A file that retention is truncating
 /// is reported as not found.
-pub fn open_to_read(path: &Path) -> io::Result<File> {
+pub(crate) fn open_to_read(path: &Path) -> io::Result<File> {
     let file = File::open(path)?;
     match file.try_lock_shared() {
         Err(TryLockError::WouldBlock) => {

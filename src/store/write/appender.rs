@@ -42,10 +42,9 @@ use crate::wire::salt_event::fingerprints_of;
 pub type Done = Box<dyn FnOnce(Result<(), String>) + Send>;
 
 /// A batch and its completion callback, returned to the sender by a full or closed queue.
-pub type Offer = (Arc<Batch>, Option<Done>);
+pub(crate) type Offer = (Arc<Batch>, Option<Done>);
 
-/// A batch and its completion callback.
-pub struct Submission {
+pub(crate) struct Submission {
     batch: Arc<Batch>,
     done: Option<Done>,
 }
@@ -72,7 +71,7 @@ impl Intake {
 
     /// Submits a batch, or returns it if the queue is full. A batch larger than the byte limit is accepted when the
     /// queue is empty.
-    pub fn try_submit(
+    pub(crate) fn try_submit(
         &self,
         batch: Batch,
         done: Option<Done>,
@@ -85,7 +84,7 @@ impl Intake {
     }
 
     /// As [`Intake::try_submit`], for a sender that keeps a reference for retries.
-    pub fn try_share(&self, batch: Arc<Batch>, done: Option<Done>) -> Result<(), TrySendError<Offer>> {
+    pub(crate) fn try_share(&self, batch: Arc<Batch>, done: Option<Done>) -> Result<(), TrySendError<Offer>> {
         let bytes = batch.bytes();
         let waiting = self.bytes.fetch_add(bytes, Ordering::AcqRel);
         if waiting > 0 && waiting + bytes > INTAKE_BYTES {
@@ -134,7 +133,6 @@ struct ClassQueue {
     builder: BlockBuilder,
     batches: Vec<Arc<Batch>>,
     entries: Vec<EntryRef>,
-    /// The first commit that the open block could have been part of.
     open_since: u64,
     frames: Vec<u8>,
     blocks: Vec<PackedBlock>,
@@ -193,14 +191,12 @@ impl ClassQueue {
     }
 }
 
-/// A batch that waits for its last entry to be on disk.
 struct Waiting {
     /// One past its last entry, and past the originals of its duplicates.
     upto: SeqNo,
     done: Done,
 }
 
-/// Counts of entries since the last hand-over.
 #[derive(Debug, Default)]
 pub(in crate::store) struct EntryStats {
     pub(in crate::store) raw_bytes: u64,
@@ -212,9 +208,8 @@ pub(in crate::store) struct EntryStats {
     pub(in crate::store) last_failed: Option<FailedReturn>,
 }
 
-/// A return that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FailedReturn {
+pub(crate) struct FailedReturn {
     /// Time of arrival.
     pub at: Micros,
     /// Job id.
@@ -262,7 +257,6 @@ pub struct Appender {
     seqnos: SeqNos,
     classifier: Classifier,
     stats: EntryStats,
-    /// The number of the next commit.
     commit_number: u64,
 }
 

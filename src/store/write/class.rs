@@ -27,9 +27,9 @@ pub struct Class(u8);
 
 impl Class {
     /// Everything that belongs to a job: loads, returns, `salt/job/..`, `salt/run/..`, `salt/wheel/..`.
-    pub const JOBS: Class = Class(0);
+    pub(crate) const JOBS: Class = Class(0);
     /// All other events.
-    pub const EVENTS: Class = Class(1);
+    pub(crate) const EVENTS: Class = Class(1);
 
     /// Index into lists with one item per class.
     pub fn index(self) -> usize {
@@ -43,7 +43,6 @@ pub struct Classes {
     rows: Vec<Row>,
     /// Number of configured classes, which accept entries; the rest exist only on disk.
     configured: usize,
-    /// Classes in the order of the configuration.
     order: Vec<Class>,
     matcher: Arc<Matcher>,
 }
@@ -85,18 +84,18 @@ impl Classes {
     }
 
     /// The configured classes; their indexes come first.
-    pub fn configured(&self) -> impl Iterator<Item = Class> + use<> {
+    pub(crate) fn configured(&self) -> impl Iterator<Item = Class> + use<> {
         self.all().take(self.configured)
     }
 
     /// Whether the class accepts entries.
-    pub fn is_configured(&self, class: Class) -> bool {
+    pub(crate) fn is_configured(&self, class: Class) -> bool {
         class.index() < self.configured
     }
 
     /// The order in which retention empties classes when the disk is nearly full: classes that exist only on disk, then
     /// those of the configuration.
-    pub fn drop_order(&self) -> impl Iterator<Item = Class> + use<> {
+    pub(crate) fn drop_order(&self) -> impl Iterator<Item = Class> + use<> {
         let found = self.all().skip(self.configured).collect::<Vec<_>>();
         found.into_iter().chain(self.order.clone())
     }
@@ -193,7 +192,7 @@ impl Matcher {
 
 /// Assigns entries to classes; stateful, one per thread.
 #[derive(Debug)]
-pub struct Classifier {
+pub(crate) struct Classifier {
     matcher: Arc<Matcher>,
     /// Cached results of function rules.
     functions: FastMap<Box<str>, Option<Class>>,
@@ -206,15 +205,14 @@ pub struct Classifier {
 
 impl Classifier {
     /// A classifier for the table.
-    pub fn new(classes: &Classes) -> Self {
+    pub(crate) fn new(classes: &Classes) -> Self {
         let matcher = classes.matcher.clone();
         let (functions, jobs) = (FastMap::default(), FastMap::default());
         Self { matcher, functions, jobs, order: VecDeque::new(), last: None }
     }
 
-    /// The class of an entry.
     #[inline]
-    pub fn class_of(&mut self, entry: &Entry<'_>) -> Class {
+    pub(crate) fn class_of(&mut self, entry: &Entry<'_>) -> Class {
         let is_event = matches!(entry.kind, Kind::Event | Kind::Gap | Kind::Reaction | Kind::SeenOnBus);
         let rest = if is_event && entry.jid.is_empty() { Class::EVENTS } else { Class::JOBS };
         if self.matcher.by_fun.is_empty() && self.matcher.by_tag.is_empty() || entry.kind == Kind::Register {

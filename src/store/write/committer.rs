@@ -69,7 +69,6 @@ impl Part {
 pub(in crate::store) struct CommitResult {
     /// Last durable sequence number per class.
     pub(in crate::store) on_disk: Vec<SeqNo>,
-    /// Why the commit failed.
     pub(in crate::store) error: Option<String>,
     /// Buffers for reuse.
     pub(in crate::store) buffers: Vec<Vec<u8>>,
@@ -81,7 +80,6 @@ const FEW_DONES: usize = 2;
 /// Largest commit that counts as small, in bytes.
 const SMALL_BYTES: usize = 16 * 1024;
 
-/// The active segment of a class: the one that is appended to.
 pub(in crate::store) struct Active {
     pub(in crate::store) segment: Arc<Segment>,
     file: Box<dyn FsFile>,

@@ -70,7 +70,7 @@ impl<V: Copy + Default> Generations<V> {
 
 /// Result of the check of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DedupeOutcome {
+pub(crate) enum DedupeOutcome {
     /// Store it.
     New,
     /// Store it: the minion has answered this job before, with another answer.
@@ -83,7 +83,6 @@ pub enum DedupeOutcome {
     SeenOnBus,
 }
 
-/// The first answer of a minion to a job.
 #[derive(Debug, Clone, Copy, Default)]
 struct First {
     digest: u64,
@@ -91,9 +90,8 @@ struct First {
     vouched: bool,
 }
 
-/// The duplicate memory.
 #[derive(Debug)]
-pub struct Dedupe {
+pub(crate) struct Dedupe {
     seen: Generations<Counts>,
     answers: Generations<First>,
     /// Undo log of the decisions that are not durable yet, oldest first.
@@ -131,7 +129,7 @@ enum Undo {
 
 impl Dedupe {
     /// An empty memory; `window` is the number of fingerprints per generation.
-    pub fn new(window: usize) -> Self {
+    pub(crate) fn new(window: usize) -> Self {
         Self {
             seen: Generations::new(window),
             answers: Generations::new(window),
@@ -142,13 +140,12 @@ impl Dedupe {
         }
     }
 
-    /// Sets whether [`DedupeOutcome::SeenOnBus`] is distinguished from [`DedupeOutcome::Known`].
-    pub fn note_seen_on_bus(&mut self, whether: bool) {
+    pub(crate) fn note_seen_on_bus(&mut self, whether: bool) {
         self.note_seen_on_bus = whether;
     }
 
     /// Decides about an entry and records it.
-    pub fn check(&mut self, entry: &model::Entry<'_>, fingerprints: Fingerprints) -> DedupeOutcome {
+    pub(crate) fn check(&mut self, entry: &model::Entry<'_>, fingerprints: Fingerprints) -> DedupeOutcome {
         self.first_seen_on_bus = false;
         match self.decide(entry, fingerprints) {
             DedupeOutcome::Known if self.note_seen_on_bus && self.first_seen_on_bus => {
@@ -231,7 +228,7 @@ impl Dedupe {
     }
 
     /// Sets the entry on whose durability the decisions since the last call depend.
-    pub fn depends_on(&mut self, class: usize, seq: SeqNo) {
+    pub(crate) fn depends_on(&mut self, class: usize, seq: SeqNo) {
         let open = std::mem::take(&mut self.open);
         for decision in self.undo.iter_mut().rev().take(open) {
             (decision.class, decision.seq) = (class, seq);
@@ -239,20 +236,20 @@ impl Dedupe {
     }
 
     /// Finalizes decisions; `on_disk` has the last durable sequence number per class.
-    pub fn keep(&mut self, on_disk: &[SeqNo]) {
+    pub(crate) fn keep(&mut self, on_disk: &[SeqNo]) {
         while self.undo.front().is_some_and(|decision| decision.is_kept(on_disk)) {
             self.undo.pop_front();
         }
     }
 
     /// Finalizes all decisions.
-    pub fn keep_all(&mut self) {
+    pub(crate) fn keep_all(&mut self) {
         self.undo.clear();
         self.open = 0;
     }
 
     /// Reverts all decisions that are not final.
-    pub fn forget(&mut self, on_disk: &[SeqNo]) {
+    pub(crate) fn forget(&mut self, on_disk: &[SeqNo]) {
         self.open = 0;
         for decision in std::mem::take(&mut self.undo).into_iter().rev() {
             match decision.undo {

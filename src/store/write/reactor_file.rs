@@ -17,17 +17,16 @@ const NAME: &str = "REACTOR";
 impl Store {
     /// From now on an event that a bus delivers after another source is stored again, as [`crate::model::Kind::SeenOnBus`],
     /// because only events of buses cause reactions.
-    pub fn note_seen_on_bus(&self) {
+    pub(crate) fn note_seen_on_bus(&self) {
         self.0.has_reactor.store(true, Ordering::Relaxed);
     }
 
-    /// The content of the reactor's file, if it exists.
-    pub fn reactor_file(&self) -> Result<Option<Vec<u8>>, StoreError> {
+    pub(crate) fn reactor_file(&self) -> Result<Option<Vec<u8>>, StoreError> {
         read_if_exists(&self.0.dir.join(NAME))
     }
 
     /// Replaces the file. `write` receives a function that appends text to it. Durable on return.
-    pub fn replace_reactor_file(
+    pub(crate) fn replace_reactor_file(
         &self,
         write: impl FnOnce(&mut dyn FnMut(&str) -> io::Result<()>) -> io::Result<()>,
     ) -> Result<(), StoreError> {
@@ -44,7 +43,7 @@ impl Store {
     }
 
     /// Appends to the file; fails if its length is not `offset`. Durable on return. A failed append may have written any part.
-    pub fn append_to_reactor_file(&self, offset: u64, text: &str) -> Result<(), StoreError> {
+    pub(crate) fn append_to_reactor_file(&self, offset: u64, text: &str) -> Result<(), StoreError> {
         let path = self.0.dir.join(NAME);
         let append = || {
             let file = self.0.fs.open_to_write(&path)?;
@@ -58,7 +57,7 @@ impl Store {
     }
 
     /// Removes the file; returns whether it existed. Durable on return.
-    pub fn remove_reactor_file(&self) -> Result<bool, StoreError> {
+    pub(crate) fn remove_reactor_file(&self) -> Result<bool, StoreError> {
         let path = self.0.dir.join(NAME);
         match self.0.fs.remove_file(&path) {
             Ok(()) => self.0.fs.sync_dir(&self.0.dir).map_err(io_at("sync", &self.0.dir))?,

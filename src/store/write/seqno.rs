@@ -18,9 +18,8 @@ use crate::store::error::{StoreError, io_at};
 use crate::store::format::read_if_exists;
 use crate::store::vfs::Fs;
 
-/// The allocator of sequence numbers.
 #[derive(Debug)]
-pub struct SeqNos {
+pub(crate) struct SeqNos {
     fs: Arc<dyn Fs>,
     path: PathBuf,
     next: SeqNo,
@@ -32,7 +31,12 @@ pub struct SeqNos {
 
 impl SeqNos {
     /// Continues at the greater of `used`, the number after the last one in the log, and the number in the file.
-    pub fn open(fs: &Arc<dyn Fs>, state_dir: &Path, used: SeqNo, ahead: u64) -> Result<Self, StoreError> {
+    pub(crate) fn open(
+        fs: &Arc<dyn Fs>,
+        state_dir: &Path,
+        used: SeqNo,
+        ahead: u64,
+    ) -> Result<Self, StoreError> {
         let path = state_dir.join("SEQUENCE");
         let number = |bytes: Vec<u8>| str::from_utf8(&bytes).ok()?.trim_end().parse().ok().map(SeqNo);
         let stored = read_if_exists(&path)?.map(number);
@@ -61,13 +65,12 @@ impl SeqNos {
         Ok(Self { fs: fs.clone(), path, next, end: next, ahead })
     }
 
-    /// The sequence number of the next entry.
-    pub fn next(&self) -> SeqNo {
+    pub(crate) fn next(&self) -> SeqNo {
         self.next
     }
 
     /// Reserves at least `count` numbers on disk.
-    pub fn reserve(&mut self, count: usize) -> Result<(), StoreError> {
+    pub(crate) fn reserve(&mut self, count: usize) -> Result<(), StoreError> {
         let exhausted = StoreError::Broken("sequence numbers are exhausted");
         let wanted = self.next.0.checked_add(count as u64);
         let Some((wanted, ahead)) = wanted.and_then(|n| Some((n, n.checked_add(self.ahead)?))) else {
@@ -80,7 +83,7 @@ impl SeqNos {
     }
 
     /// Assigns a number; it must be reserved.
-    pub fn take(&mut self) -> SeqNo {
+    pub(crate) fn take(&mut self) -> SeqNo {
         let seq = self.next;
         assert!(seq < self.end, "a sequence number is reserved before it is assigned");
         self.next = seq.next();
@@ -88,7 +91,7 @@ impl SeqNos {
     }
 
     /// Returns the unused rest of the batch at shutdown.
-    pub fn release_unused(&mut self) {
+    pub(crate) fn release_unused(&mut self) {
         if self.end > self.next
             && let Err(error) = self.write_end(self.next)
         {

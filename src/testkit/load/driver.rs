@@ -19,7 +19,6 @@ use crate::testkit::usage::{Durations, own_cpu_s};
 use crate::wire::call::preamble;
 use crate::wire::msgpack::{Reader, Writer, as_bool, as_int, as_text, get};
 
-/// Timeout of an answer.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 pub(crate) struct LoadSpec<'a> {
@@ -47,7 +46,6 @@ pub(crate) struct LoadResult {
     pub(crate) raw_bytes: u64,
     /// Of each batch.
     pub(crate) latencies: Durations,
-    /// CPU time of this process.
     pub(crate) own_cpu_s: f64,
 }
 
@@ -58,7 +56,6 @@ struct LoadConnection<'a> {
     start: Instant,
     /// Due time of each batch, in nanoseconds since the start.
     due: Vec<AtomicU64>,
-    /// Time of the last answer, in nanoseconds since the start.
     last: AtomicU64,
     failed: &'a AtomicBool,
 }

@@ -31,7 +31,6 @@ pub(super) const JID_LEN: usize = 20;
 pub(super) const STAMP_LEN: usize = 26;
 pub(super) const MINION_DIGITS: usize = 5;
 
-/// The content of a slot.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum SlotContent {
     /// The jid of the event's n-th job.
@@ -184,7 +183,6 @@ impl EventGenerator {
         *raw_len
     }
 
-    /// The jid of the job of event `n`.
     pub(crate) fn jid(&self, n: u64) -> String {
         stamped_jid(job_time(job_number(self.jobs, n, 0, 0)))
     }

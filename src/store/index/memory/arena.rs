@@ -3,9 +3,8 @@
 /// Items per chunk.
 const PIECE: usize = 1 << 14;
 
-/// A list of small items, addressed by index.
 #[derive(Debug)]
-pub struct Arena<T> {
+pub(crate) struct Arena<T> {
     pieces: Vec<Vec<T>>,
     len: usize,
 }
@@ -17,18 +16,11 @@ impl<T> Default for Arena<T> {
 }
 
 impl<T> Arena<T> {
-    /// Number of items.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are no items.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Appends an item.
-    pub fn push(&mut self, item: T) {
+    pub(crate) fn push(&mut self, item: T) {
         if self.len.is_multiple_of(PIECE) {
             // The first chunk grows on demand: most indexes of a quiet master stay small.
             let room = if self.pieces.is_empty() { 0 } else { PIECE };
@@ -40,29 +32,20 @@ impl<T> Arena<T> {
         self.len += 1;
     }
 
-    /// The item at an index.
-    pub fn get(&self, at: usize) -> Option<&T> {
+    pub(crate) fn get(&self, at: usize) -> Option<&T> {
         self.pieces.get(at / PIECE)?.get(at % PIECE)
     }
 
-    /// The item at an index, mutable.
-    pub fn get_mut(&mut self, at: usize) -> Option<&mut T> {
+    pub(crate) fn get_mut(&mut self, at: usize) -> Option<&mut T> {
         self.pieces.get_mut(at / PIECE)?.get_mut(at % PIECE)
     }
 
-    /// All items in order.
-    pub fn iter(&self) -> impl Iterator<Item = &T> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.pieces.iter().flatten()
     }
 
-    /// The items of a range of indexes.
-    pub fn range(&self, range: std::ops::Range<usize>) -> impl Iterator<Item = &T> {
+    pub(crate) fn range(&self, range: std::ops::Range<usize>) -> impl Iterator<Item = &T> {
         range.filter_map(|at| self.get(at))
-    }
-
-    /// Memory use in bytes.
-    pub fn memory(&self) -> usize {
-        self.pieces.iter().map(|piece| piece.capacity() * size_of::<T>()).sum()
     }
 }
 
@@ -86,6 +69,6 @@ mod tests {
             (PIECE * 2 + 5, None, PIECE * 2 + 5)
         );
         assert_eq!(arena.range(PIECE - 1..PIECE + 1).copied().collect::<Vec<_>>(), [PIECE - 1, 7]);
-        assert!(arena.memory() < (PIECE * 3 + 1) * size_of::<usize>());
+        assert!(arena.pieces.iter().map(Vec::capacity).sum::<usize>() < PIECE * 3 + 1);
     }
 }

@@ -29,7 +29,6 @@ const NONE: u32 = u32::MAX;
 /// Bytes that an entry may add to the texts in addition to its own: the lengths of summary values.
 const TEXT_BYTES_BESIDE: usize = 64;
 
-/// A job with entries in the segment.
 #[derive(Debug, Clone, Copy)]
 struct MemJob {
     /// The halves of the key: a u128 would pad every job to a multiple of 16.
@@ -87,7 +86,7 @@ struct Noted {
 
 /// The index of a segment that is active or waits to be sealed.
 #[derive(Debug, Default)]
-pub struct MemIndex {
+pub(crate) struct MemIndex {
     blocks: Blocks,
     templates: TagTemplates,
     /// The next entry of the same job, per entry. May be shorter than the number of entries.
@@ -121,14 +120,13 @@ pub struct MemIndex {
 }
 
 impl MemIndex {
-    /// The index of an empty segment.
-    pub fn new(segment: SeqNo) -> Self {
+    pub(crate) fn new(segment: SeqNo) -> Self {
         let totals = Totals { first_seq: segment, last_seq: segment, ..Totals::default() };
         Self { totals, ..Self::default() }
     }
 
     /// Adds a block and its tag templates; its entries follow with [`MemIndex::add`].
-    pub fn add_block(&mut self, meta: BlockMeta, templates: &[Vec<u8>]) {
+    pub(crate) fn add_block(&mut self, meta: BlockMeta, templates: &[Vec<u8>]) {
         let totals = &mut self.totals;
         totals.log_bytes = meta.end();
         let none_yet = self.blocks.metas().is_empty();
@@ -140,7 +138,7 @@ impl MemIndex {
     }
 
     /// Whether there is room for this many entries and bytes with sequence numbers up to `last`: all numbers are 32 bits.
-    pub fn has_room(&self, entries: usize, raw_bytes: usize, last: SeqNo) -> bool {
+    pub(crate) fn has_room(&self, entries: usize, raw_bytes: usize, last: SeqNo) -> bool {
         let most = NONE as usize;
         let fits = |names: &Names, each: usize| {
             let more = each.checked_mul(entries).and_then(|more| more.checked_add(raw_bytes));
@@ -158,7 +156,7 @@ impl MemIndex {
 
     /// Adds an entry to the newest block; `at` is its index there. `body` is called only if the job summary needs it. Fails
     /// without room ([`MemIndex::has_room`]).
-    pub fn add<'a>(
+    pub(crate) fn add<'a>(
         &mut self,
         at: usize,
         seq: SeqNo,
@@ -352,29 +350,26 @@ impl MemIndex {
         }
     }
 
-    /// The blocks in order.
-    pub fn blocks(&self) -> &Blocks {
+    pub(crate) fn blocks(&self) -> &Blocks {
         &self.blocks
     }
 
     /// Uncompressed bytes of the entries of a block.
-    pub fn raw_bytes_of(&self, block: usize) -> usize {
+    pub(crate) fn raw_bytes_of(&self, block: usize) -> usize {
         self.raws.get(block).map_or(0, |&raw| raw as usize)
     }
 
-    /// The tag templates.
-    pub fn templates(&self) -> &TagTemplates {
+    pub(crate) fn templates(&self) -> &TagTemplates {
         &self.templates
     }
 
     /// The positions of a job's entries, ascending.
-    pub fn positions(&self, key: JidKey) -> Vec<EntryPosition> {
+    pub(crate) fn positions(&self, key: JidKey) -> Vec<EntryPosition> {
         let job = self.find(key).and_then(|at| self.jobs.get(at as usize));
         let Some(job) = job else { return Vec::new() };
         self.entries(job).filter_map(|entry| self.blocks.position(entry)).collect()
     }
 
-    /// The numbers of a job's entries.
     fn entries(&self, job: &MemJob) -> impl Iterator<Item = u32> {
         let mut at = job.first;
         (0..job.count).map(move |_| {
@@ -412,20 +407,19 @@ impl MemIndex {
         self.free.get(&job).map_or(&[], |&text| self.texts.get(text))
     }
 
-    /// The summary of a job.
-    pub fn row(&self, key: JidKey) -> Option<JobSummary> {
+    pub(crate) fn row(&self, key: JidKey) -> Option<JobSummary> {
         let at = self.find(key)?;
         self.record(at, self.jobs.get(at as usize)?).row()
     }
 
     /// Those jobs of the given ones that the segment holds, with the positions of their entries.
-    pub fn jobs_of(&self, keys: &[JidKey]) -> Vec<JobEntries> {
+    pub(crate) fn jobs_of(&self, keys: &[JidKey]) -> Vec<JobEntries> {
         let of = |key: &JidKey| Some((*key, self.row(*key)?, self.positions(*key)));
         keys.iter().filter_map(of).collect()
     }
 
     /// Up to `limit` job summaries with keys below `before`, latest first.
-    pub fn rows_below(&self, before: Option<JidKey>, limit: usize) -> Vec<(JidKey, JobSummary)> {
+    pub(crate) fn rows_below(&self, before: Option<JidKey>, limit: usize) -> Vec<(JidKey, JobSummary)> {
         let fresh = self.unsorted();
         let runs = self.sorted.chunks(JOBS_SORTED_AT_ONCE).chain([fresh.as_slice()]);
         let mut heap: BinaryHeap<(JidKey, &[u32])> = BinaryHeap::new();
@@ -455,21 +449,21 @@ impl MemIndex {
     }
 
     /// The latest job per function and minion, sorted by both.
-    pub fn latest(&self) -> Vec<LatestJob> {
+    pub(crate) fn latest(&self) -> Vec<LatestJob> {
         let mut rows = self.latest_with(&|_, _| true);
         rows.sort_unstable();
         rows
     }
 
     /// The latest job of each function and minion that `wanted` selects, in no order.
-    pub fn latest_with(&self, wanted: &dyn Fn(&[u8], &[u8]) -> bool) -> Vec<LatestJob> {
+    pub(crate) fn latest_with(&self, wanted: &dyn Fn(&[u8], &[u8]) -> bool) -> Vec<LatestJob> {
         let is_wanted =
             |latest: &&MemLatest| wanted(self.names.get(latest.fun), self.names.get(latest.minion));
         self.latest.iter().filter(is_wanted).filter_map(|latest| self.latest_row(latest)).collect()
     }
 
     /// The latest job of a function, per minion.
-    pub fn latest_of(&self, fun: &str) -> Vec<LatestJob> {
+    pub(crate) fn latest_of(&self, fun: &str) -> Vec<LatestJob> {
         let Some(fun) = self.names.find(fun.as_bytes()) else { return Vec::new() };
         self.latest.iter().filter(|l| l.fun == fun).filter_map(|latest| self.latest_row(latest)).collect()
     }
@@ -485,7 +479,7 @@ impl MemIndex {
     }
 
     /// Marks every block with an entry of a selected minion.
-    pub fn blocks_with(&self, selection: MinionSelection<'_>) -> Vec<bool> {
+    pub(crate) fn blocks_with(&self, selection: MinionSelection<'_>) -> Vec<bool> {
         let names: Vec<bool> =
             (0..self.names.len()).map(|name| selection.selects(self.names.get(name))).collect();
         let mut from = 0;
@@ -498,7 +492,7 @@ impl MemIndex {
     }
 
     /// All minions, sorted, with their blocks, ascending.
-    pub fn minions(&self) -> Vec<(&[u8], Vec<u32>)> {
+    pub(crate) fn minions(&self) -> Vec<(&[u8], Vec<u32>)> {
         let mut blocks: Vec<Vec<u32>> = vec![Vec::new(); self.names.len() as usize];
         let mut from = 0;
         for (block, &end) in (0_u32..).zip(&self.minion_ends) {
@@ -515,13 +509,12 @@ impl MemIndex {
         minions
     }
 
-    /// Number of jobs with entries in the segment.
-    pub fn jobs_len(&self) -> usize {
+    pub(crate) fn jobs_len(&self) -> usize {
         self.jobs.len()
     }
 
     /// All jobs, ascending by key.
-    pub fn jobs(&self) -> Jobs<'_> {
+    pub(crate) fn jobs(&self) -> Jobs<'_> {
         let mut order: Vec<u32> = self.sorted.clone();
         order.extend(self.unsorted());
         // The runs are sorted already; a merge sort exploits that.
@@ -529,63 +522,36 @@ impl MemIndex {
         Jobs { index: self, order }
     }
 
-    /// The metadata of the segment.
-    pub fn metadata(&self, jobs: &Jobs<'_>) -> SegmentMetadata {
+    pub(crate) fn metadata(&self, jobs: &Jobs<'_>) -> SegmentMetadata {
         SegmentMetadata::new(self.totals, self.register, jobs.order.iter().filter_map(|&at| self.key_of(at)))
     }
 
     /// Sequence number of the newest register.
-    pub fn register(&self) -> Option<SeqNo> {
+    pub(crate) fn register(&self) -> Option<SeqNo> {
         self.register
     }
 
-    /// The totals of the segment.
-    pub fn totals(&self) -> Totals {
+    pub(crate) fn totals(&self) -> Totals {
         self.totals
-    }
-
-    /// Approximate memory use in bytes.
-    pub fn memory(&self) -> usize {
-        let numbers = [&self.sorted, &self.minion_ends, &self.raws];
-        numbers.iter().map(|list| list.capacity() * 4).sum::<usize>()
-            + self.noted.capacity() * size_of::<Noted>()
-            + self.next.memory()
-            + self.minions.memory()
-            + self.blocks.memory()
-            + self.templates.memory()
-            + self.jobs.memory()
-            + self.latest.memory()
-            + self.job_table.memory()
-            + self.latest_table.memory()
-            + self.texts.memory()
-            + self.names.memory()
     }
 }
 
-/// The jobs of an index, ascending by key.
-pub struct Jobs<'a> {
+pub(crate) struct Jobs<'a> {
     index: &'a MemIndex,
     order: Vec<u32>,
 }
 
 impl<'a> Jobs<'a> {
-    /// Number of jobs.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.order.len()
     }
 
-    /// Whether there are no jobs.
-    pub fn is_empty(&self) -> bool {
-        self.order.is_empty()
-    }
-
-    /// The key of job `n`.
-    pub fn key(&self, n: usize) -> Option<JidKey> {
+    pub(crate) fn key(&self, n: usize) -> Option<JidKey> {
         self.index.key_of(*self.order.get(n)?)
     }
 
     /// Job `n`: its record, the number of its summary values, and its entries after the first.
-    pub fn get(&self, n: usize) -> Option<(JobRecord<'a>, u32, impl Iterator<Item = u32>)> {
+    pub(crate) fn get(&self, n: usize) -> Option<(JobRecord<'a>, u32, impl Iterator<Item = u32>)> {
         let index = self.index;
         let at = *self.order.get(n)?;
         let job = index.jobs.get(at as usize)?;

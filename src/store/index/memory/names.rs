@@ -8,13 +8,13 @@ use crate::model::secret_seed;
 use crate::store::error::{StoreError, fits};
 
 /// A hash with a seed of this process.
-pub fn hash(bytes: &[u8]) -> u64 {
+pub(crate) fn hash(bytes: &[u8]) -> u64 {
     xxh3_64_with_seed(bytes, secret_seed())
 }
 
 /// A hash table of numbers: open addressing, eight bytes per slot, at most three quarters full.
 #[derive(Debug, Default)]
-pub struct Table {
+pub(crate) struct Table {
     /// Upper half of the hash, then the number plus one; 0 is free.
     slots: Vec<u64>,
     used: usize,
@@ -24,7 +24,7 @@ const HASH_BITS: u64 = 0xffff_ffff_0000_0000;
 
 impl Table {
     /// The number with this hash for which `is` returns true.
-    pub fn find(&self, hash: u64, is: impl Fn(u32) -> bool) -> Option<u32> {
+    pub(crate) fn find(&self, hash: u64, is: impl Fn(u32) -> bool) -> Option<u32> {
         let mask = self.slots.len().wrapping_sub(1);
         let mut at = home(hash, mask);
         loop {
@@ -43,7 +43,7 @@ impl Table {
     }
 
     /// Inserts a number that is not in the table and is not `u32::MAX`.
-    pub fn insert(&mut self, hash: u64, number: u32) {
+    pub(crate) fn insert(&mut self, hash: u64, number: u32) {
         assert!(number < u32::MAX, "a slot holds the number plus one");
         if (self.used + 1) * 4 > self.slots.len() * 3 {
             self.grow();
@@ -83,7 +83,7 @@ fn number(slot: u64) -> u32 {
 
 /// Interned byte strings, numbered from 0 in order of insertion.
 #[derive(Debug, Default)]
-pub struct Names {
+pub(crate) struct Names {
     table: Table,
     ends: Vec<u32>,
     bytes: Vec<u8>,
@@ -91,7 +91,7 @@ pub struct Names {
 
 impl Names {
     /// The number of a name, which is added if new. Fails if the names exceed 4 GiB.
-    pub fn number(&mut self, name: &[u8]) -> Result<u32, StoreError> {
+    pub(crate) fn number(&mut self, name: &[u8]) -> Result<u32, StoreError> {
         let hash = hash(name);
         if let Some(known) = self.table.find(hash, |n| self.get(n) == name) {
             return Ok(known);
@@ -107,48 +107,26 @@ impl Names {
         Ok(number)
     }
 
-    /// The number of a known name.
-    pub fn find(&self, name: &[u8]) -> Option<u32> {
+    pub(crate) fn find(&self, name: &[u8]) -> Option<u32> {
         self.table.find(hash(name), |n| self.get(n) == name)
     }
 
-    /// The name with a number.
-    pub fn get(&self, number: u32) -> &[u8] {
+    pub(crate) fn get(&self, number: u32) -> &[u8] {
         let end = |n: u32| *self.ends.get(n as usize).expect("a number of these names") as usize;
         let from = number.checked_sub(1).map_or(0, end);
         self.bytes.get(from..end(number)).expect("ends ascend")
     }
 
-    /// Number of names.
-    pub fn len(&self) -> u32 {
+    pub(crate) fn len(&self) -> u32 {
         u32::try_from(self.ends.len()).expect("numbers are 32 bits")
     }
 
-    /// Whether there are no names.
-    pub fn is_empty(&self) -> bool {
-        self.ends.is_empty()
-    }
-
-    /// Total length in bytes.
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    /// All names concatenated, and the end offset of each.
-    pub fn text(&self) -> (&[u8], &[u32]) {
-        (&self.bytes, &self.ends)
-    }
-
-    /// Approximate memory use in bytes.
-    pub fn memory(&self) -> usize {
+    pub(crate) fn memory(&self) -> usize {
         self.bytes.capacity() + self.ends.capacity() * 4 + self.table.slots.capacity() * 8
-    }
-}
-
-impl Table {
-    /// Memory use in bytes.
-    pub fn memory(&self) -> usize {
-        self.slots.capacity() * 8
     }
 }
 

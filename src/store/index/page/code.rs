@@ -14,14 +14,20 @@ fn low(n: u64) -> u8 {
 }
 
 /// Appends a signed integer: zigzag, then LEB128.
-pub fn put_signed(out: &mut Vec<u8>, n: i64) {
+pub(crate) fn put_signed(out: &mut Vec<u8>, n: i64) {
     put(out, ((n << 1) ^ (n >> 63)).cast_unsigned());
 }
 
-/// Appends length-prefixed bytes.
-pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     put(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
+}
+
+/// Appends a name: the length of the prefix that it shares with the one `before`, and the rest.
+pub(crate) fn put_name(out: &mut Vec<u8>, before: &[u8], name: &[u8]) {
+    let shared = before.iter().zip(name).take_while(|(a, b)| a == b).count();
+    put(out, shared as u64);
+    put_bytes(out, name.split_at(shared).1);
 }
 
 /// Reads these encodings; `None` at the end of the bytes.
@@ -76,6 +82,14 @@ impl<'a> FieldReader<'a> {
     pub fn bytes(&mut self) -> Option<&'a [u8]> {
         let len = usize::try_from(self.number()?).ok()?;
         self.take(len)
+    }
+    /// Reads a name; `name` has the one before, and receives this one.
+    pub(crate) fn name(&mut self, name: &mut Vec<u8>) -> Option<()> {
+        let shared = usize::try_from(self.number()?).ok()?;
+        name.get(..shared)?;
+        name.truncate(shared);
+        name.extend_from_slice(self.bytes()?);
+        Some(())
     }
 }
 

@@ -19,6 +19,7 @@
 pub mod code;
 pub mod table;
 
+use std::fmt::Debug;
 use std::io;
 
 use super::super::error::StoreError;
@@ -31,7 +32,7 @@ const ZSTD: u8 = 1;
 const PART_LEN: usize = 2;
 
 /// A key and the records of its page.
-pub type Page = (Vec<u8>, Vec<u8>);
+pub(crate) type Page = (Vec<u8>, Vec<u8>);
 
 /// Packs records into pages.
 pub struct PageWriter {
@@ -86,7 +87,7 @@ impl PageWriter {
     }
 
     /// As [`PageWriter::fill`], with consecutive numbers as keys of the pages.
-    pub fn fill_numbered(
+    pub(crate) fn fill_numbered(
         &mut self,
         count: usize,
         encode: impl FnMut(usize, bool, &mut Vec<u8>) -> io::Result<()>,
@@ -133,14 +134,13 @@ impl PageWriter {
 }
 
 /// A tree of packed pages, in sled or in a table.
-pub trait PageTree {
+pub(crate) trait PageTree: Debug + Send + Sync {
     /// The last page with a key below `upper`, or of the whole tree.
     fn last_below(&self, upper: Option<&[u8]>) -> Result<Option<Page>, StoreError>;
     /// The last page with a key not above `key`.
     fn last_upto(&self, key: &[u8]) -> Result<Option<Page>, StoreError>;
     /// All pages, ascending.
     fn packed(&self) -> Result<Vec<Page>, StoreError>;
-    /// Builds an error about this tree.
     fn damaged(&self, what: &str) -> StoreError;
 }
 
@@ -171,7 +171,9 @@ impl PageTree for CheckedTree {
 }
 
 /// Joins the parts of pages, given as rows; `None` if malformed.
-pub fn joined(rows: impl IntoIterator<Item = (impl AsRef<[u8]>, impl AsRef<[u8]>)>) -> Option<Vec<Page>> {
+pub(crate) fn joined(
+    rows: impl IntoIterator<Item = (impl AsRef<[u8]>, impl AsRef<[u8]>)>,
+) -> Option<Vec<Page>> {
     let mut pages: Vec<Page> = Vec::new();
     for (key, value) in rows {
         let (key, part) = key.as_ref().split_last_chunk::<PART_LEN>()?;
@@ -184,7 +186,7 @@ pub fn joined(rows: impl IntoIterator<Item = (impl AsRef<[u8]>, impl AsRef<[u8]>
 }
 
 /// Unpacks a page; `None` if malformed.
-pub fn unpack(page: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn unpack(page: &[u8]) -> Option<Vec<u8>> {
     let (codec, rest) = page.split_first()?;
     match *codec {
         STORED => Some(rest.to_vec()),
@@ -199,22 +201,21 @@ pub fn unpack(page: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// The error for a malformed page; the index must be rebuilt.
-fn broken(tree: &impl PageTree) -> StoreError {
+fn broken(tree: &(impl PageTree + ?Sized)) -> StoreError {
     tree.damaged("malformed page")
 }
 
-/// A tree of pages.
 #[derive(Debug)]
-pub struct Pages<T = CheckedTree>(pub T);
+pub(crate) struct Pages<T: ?Sized = CheckedTree>(pub T);
 
-impl<T: PageTree> Pages<T> {
+impl<T: PageTree + ?Sized> Pages<T> {
     /// The page that would contain a key's record.
-    pub fn of(&self, key: &[u8]) -> Result<Option<Page>, StoreError> {
+    pub(crate) fn of(&self, key: &[u8]) -> Result<Option<Page>, StoreError> {
         self.unpacked(self.0.last_upto(key)?)
     }
 
     /// The last page with a key below `key`, or the last page overall.
-    pub fn before(&self, key: Option<&[u8]>) -> Result<Option<Page>, StoreError> {
+    pub(crate) fn before(&self, key: Option<&[u8]>) -> Result<Option<Page>, StoreError> {
         self.unpacked(self.0.last_below(key)?)
     }
 
@@ -223,12 +224,12 @@ impl<T: PageTree> Pages<T> {
     }
 
     /// The page with exactly this key.
-    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
         Ok(self.of(key)?.filter(|(found, _)| found == key).map(|(_, page)| page))
     }
 
     /// All pages, ascending.
-    pub fn all(&self) -> Result<Vec<Vec<u8>>, StoreError> {
+    pub(crate) fn all(&self) -> Result<Vec<Vec<u8>>, StoreError> {
         self.0.packed()?.iter().map(|(_, page)| self.unpack(page)).collect()
     }
 
@@ -236,8 +237,7 @@ impl<T: PageTree> Pages<T> {
         unpack(page).ok_or_else(|| self.broken())
     }
 
-    /// The error for a malformed page; the index must be rebuilt.
-    pub fn broken(&self) -> StoreError {
+    pub(crate) fn broken(&self) -> StoreError {
         broken(&self.0)
     }
 }

@@ -37,11 +37,9 @@ const VERSION: u32 = 1;
 const HEADER_LEN: usize = 24;
 
 /// Name of the file in the directory of an index.
-pub const FILE: &str = "pages";
-/// Name of an incomplete file.
+pub(crate) const FILE: &str = "pages";
 const TEMPORARY: &str = "pages.tmp";
 
-/// The position of a page.
 #[derive(Debug)]
 struct Place {
     key: Box<[u8]>,
@@ -50,18 +48,16 @@ struct Place {
     hash: u64,
 }
 
-/// An open table.
 #[derive(Debug)]
-pub struct Table {
+pub(crate) struct Table {
     dir: PathBuf,
     file: File,
     trees: Vec<(String, Range<usize>)>,
     places: Vec<Place>,
 }
 
-/// A tree of a table.
 #[derive(Debug)]
-pub struct TableTree {
+pub(crate) struct TableTree {
     table: Arc<Table>,
     name: &'static str,
     places: Range<usize>,
@@ -69,7 +65,7 @@ pub struct TableTree {
 
 /// Writes a table into the directory of an index; atomic, and durable once the directory is synced. Pages are packed; their
 /// keys ascend in a tree.
-pub fn write(dir: &Path, trees: &[(&str, Vec<Page>)]) -> Result<(), StoreError> {
+pub(crate) fn write(dir: &Path, trees: &[(&str, Vec<Page>)]) -> Result<(), StoreError> {
     let (temporary, place) = (dir.join(TEMPORARY), dir.join(FILE));
     let mut directory = Vec::new();
     for (name, pages) in trees {
@@ -110,7 +106,7 @@ fn hash_of(len: u32, directory: &[u8]) -> u64 {
 
 impl Table {
     /// Opens the table of an index and verifies its directory. `None` if it is missing or of another version.
-    pub fn open(dir: &Path) -> Result<Option<Arc<Self>>, StoreError> {
+    pub(crate) fn open(dir: &Path) -> Result<Option<Arc<Self>>, StoreError> {
         let path = dir.join(FILE);
         let file = match File::open(&path) {
             Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -163,15 +159,13 @@ impl Table {
         StoreError::Index { path: self.dir.clone(), what: format!("file `{FILE}`: {what}") }
     }
 
-    /// A tree by its name.
-    pub fn tree(self: &Arc<Self>, name: &'static str) -> Result<TableTree, StoreError> {
+    pub(crate) fn tree(self: &Arc<Self>, name: &'static str) -> Result<TableTree, StoreError> {
         let found = self.trees.iter().find(|(found, _)| found == name);
         let (_, places) = found.ok_or_else(|| self.damaged(&format!("tree `{name}` missing")))?;
         Ok(TableTree { table: self.clone(), name, places: places.clone() })
     }
 
-    /// Approximate memory use in bytes.
-    pub fn memory(&self) -> usize {
+    pub(crate) fn memory(&self) -> usize {
         // The least allocation for a key is 16 bytes.
         self.places.iter().map(|place| size_of::<Place>() + place.key.len().max(16)).sum()
     }

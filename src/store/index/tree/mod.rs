@@ -65,12 +65,11 @@ fn row_hash(key: &[u8], value: &[u8]) -> u64 {
     hash.digest()
 }
 
-/// A key and its value.
-pub type Row = (sled::IVec, sled::IVec);
+pub(crate) type Row = (sled::IVec, sled::IVec);
 
 /// A tree whose rows were verified when it was opened.
 #[derive(Debug)]
-pub struct CheckedTree {
+pub(crate) struct CheckedTree {
     dir: PathBuf,
     tree: sled::Tree,
     sum: Mutex<Sum>,
@@ -79,7 +78,7 @@ pub struct CheckedTree {
 
 impl CheckedTree {
     /// Opens a tree and verifies count and hashes.
-    pub fn open(db: &sled::Db, dir: &Path, name: &str) -> Result<Self, StoreError> {
+    pub(crate) fn open(db: &sled::Db, dir: &Path, name: &str) -> Result<Self, StoreError> {
         let tree = guarded(dir, || db.open_tree(name))?;
         let (mut found, stored) = guarded(dir, || {
             let mut found = Sum::default();
@@ -100,17 +99,16 @@ impl CheckedTree {
     }
 
     /// Whether the tree was empty and without a sum when it was opened. A tree that lost everything looks the same.
-    pub fn is_new(&self) -> bool {
+    pub(crate) fn is_new(&self) -> bool {
         self.is_new
     }
 
-    /// The mark set last.
-    pub fn mark(&self) -> u64 {
+    pub(crate) fn mark(&self) -> u64 {
         self.sum.lock().mark
     }
 
     /// Inserts rows and sets the mark, atomically. Keys must be distinct.
-    pub fn put(
+    pub(crate) fn put(
         &self,
         rows: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>,
         mark: u64,
@@ -134,7 +132,7 @@ impl CheckedTree {
     }
 
     /// Replaces all rows and sets the mark, atomically. Unchanged rows are not written.
-    pub fn replace(
+    pub(crate) fn replace(
         &self,
         rows: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>,
         mark: u64,
@@ -165,7 +163,7 @@ impl CheckedTree {
     }
 
     /// Removes a row, if it exists.
-    pub fn remove(&self, key: &[u8]) -> Result<(), StoreError> {
+    pub(crate) fn remove(&self, key: &[u8]) -> Result<(), StoreError> {
         let mut kept = self.sum.lock();
         let mut sum = *kept;
         guarded(&self.dir, || {
@@ -180,25 +178,19 @@ impl CheckedTree {
         Ok(())
     }
 
-    /// Builds an error about this tree.
-    pub fn damaged(&self, what: &str) -> StoreError {
+    pub(crate) fn damaged(&self, what: &str) -> StoreError {
         let name = String::from_utf8_lossy(&self.tree.name()).into_owned();
         StoreError::Index { path: self.dir.clone(), what: format!("tree `{name}`: {what}") }
     }
 
-    /// The value of a key.
-    pub fn get(&self, key: &[u8]) -> Result<Option<sled::IVec>, StoreError> {
-        guarded(&self.dir, || self.tree.get(key))
-    }
-
     /// The rows whose keys start with `prefix`, ascending.
-    pub fn with_prefix(&self, prefix: &[u8]) -> Result<Vec<Row>, StoreError> {
+    pub(crate) fn with_prefix(&self, prefix: &[u8]) -> Result<Vec<Row>, StoreError> {
         let rows = guarded(&self.dir, || self.tree.scan_prefix(prefix).collect::<sled::Result<Vec<_>>>())?;
         Ok(rows.into_iter().filter(|(key, _)| !key.is_empty()).collect())
     }
 
     /// Up to `limit` rows with keys below `key`, or of the whole tree, descending.
-    pub fn before(&self, key: Option<&[u8]>, limit: usize) -> Result<Vec<Row>, StoreError> {
+    pub(crate) fn before(&self, key: Option<&[u8]>, limit: usize) -> Result<Vec<Row>, StoreError> {
         let upper = key.map_or(Bound::Unbounded, Bound::Excluded);
         guarded(&self.dir, || {
             self.tree.range::<&[u8], _>((Bound::Excluded(SUM_KEY), upper)).rev().take(limit).collect()

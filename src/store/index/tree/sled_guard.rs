@@ -14,7 +14,7 @@ use crate::store::format::{list, name_of};
 
 /// Opens a sled database; a panic inside sled on damaged files becomes an error. sled closes a database on a background
 /// thread, so a recently closed one may still be locked: waits up to `INDEX_BUSY_TIMEOUT`.
-pub fn open_sled(dir: &Path, cache_bytes: u64) -> Result<sled::Db, StoreError> {
+pub(crate) fn open_sled(dir: &Path, cache_bytes: u64) -> Result<sled::Db, StoreError> {
     let deadline = Instant::now() + INDEX_BUSY_TIMEOUT;
     loop {
         let config = sled::Config::new().path(dir).cache_capacity(cache_bytes).flush_every_ms(None);
@@ -29,7 +29,7 @@ pub fn open_sled(dir: &Path, cache_bytes: u64) -> Result<sled::Db, StoreError> {
 
 /// Opens a sled database and converts it with `open`. sled writes to a database on opening; on a full disk a copy in
 /// memory is opened instead, and the second argument of `open` is true.
-pub fn open_or_copy<T>(
+pub(crate) fn open_or_copy<T>(
     dir: &Path,
     cache_bytes: u64,
     open: impl Fn(sled::Db, bool) -> Result<T, StoreError>,
@@ -64,11 +64,11 @@ fn open_copy(dir: &Path, cache_bytes: u64) -> Result<sled::Db, StoreError> {
 }
 
 /// A private copy of a database, removed on drop: sled writes to a database on opening.
-pub struct DatabaseCopy(pub PathBuf);
+pub(crate) struct DatabaseCopy(pub PathBuf);
 
 impl DatabaseCopy {
     /// Copies the files of a closed database to a new directory in `parent`.
-    pub fn of(dir: &Path, parent: &Path) -> Result<Self, StoreError> {
+    pub(crate) fn of(dir: &Path, parent: &Path) -> Result<Self, StoreError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let copy = loop {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -95,7 +95,7 @@ impl Drop for DatabaseCopy {
 
 /// Calls into sled. Damage and panics become [`StoreError::Index`]; errors of the operating system (no space, no file
 /// descriptor, no permission, database locked) become [`StoreError::Io`].
-pub fn guarded<T>(dir: &Path, work: impl FnOnce() -> sled::Result<T>) -> Result<T, StoreError> {
+pub(crate) fn guarded<T>(dir: &Path, work: impl FnOnce() -> sled::Result<T>) -> Result<T, StoreError> {
     let refused = |why| StoreError::Io { action: "use the index", path: dir.to_owned(), why };
     let what = match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(done)) => return Ok(done),
@@ -129,7 +129,7 @@ fn is_held(error: &std::io::Error) -> bool {
 }
 
 /// Flushes a database and syncs its file: `flush` of sled 0.34 does not fsync (docs/decisions/sled-0.34.md).
-pub fn flush_and_sync(db: &sled::Db, dir: &Path) -> Result<(), StoreError> {
+pub(crate) fn flush_and_sync(db: &sled::Db, dir: &Path) -> Result<(), StoreError> {
     guarded(dir, || db.flush())?;
     let file = dir.join("db");
     File::open(&file).and_then(|f| f.sync_data()).map_err(io_at("sync", &file))?;

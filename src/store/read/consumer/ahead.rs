@@ -13,19 +13,19 @@ use crate::wire::filter::EntryFilter;
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReadAhead {
     /// The consumer's filter.
-    pub filter: EntryFilter,
+    pub(crate) filter: EntryFilter,
     /// The cursor behind which it was read.
-    pub from: SeqNo,
+    pub(crate) from: SeqNo,
     /// The last event.
-    pub last: SeqNo,
+    pub(crate) last: SeqNo,
     /// The position after it: no other event before matches.
-    pub next: SeqNo,
+    pub(crate) next: SeqNo,
 }
 
 impl Store {
     /// The events from `from` on for a consumer, without a lease and without a change of its state. `None` if the batch must be taken by
     /// [`Store::next_batch`]: there are no events, or something has to be reported.
-    pub fn read_ahead(
+    pub(crate) fn read_ahead(
         &self,
         name: &str,
         from: SeqNo,
@@ -43,7 +43,7 @@ impl Store {
 
     /// Makes what was read ahead the holder's batch, as [`Store::next_batch`] does. False if it must be read again: the consumer was moved,
     /// paused or given another filter, or retention has dropped entries of it.
-    pub fn take_ahead(
+    pub(crate) fn take_ahead(
         &self,
         name: &str,
         holder: &str,

@@ -29,14 +29,12 @@ use crate::store::vfs::{Fs, FsFile};
 
 const TITLE: &str = "saltcellar consumers 1";
 
-/// The open file.
 #[derive(Debug)]
 pub(super) struct ConsumerFile {
     path: PathBuf,
     fs: Arc<dyn Fs>,
     /// `None` if the file must be rewritten first.
     open: Option<Box<dyn FsFile>>,
-    /// Length in bytes.
     len: u64,
     /// Length after it was last rewritten.
     base: u64,
@@ -44,7 +42,6 @@ pub(super) struct ConsumerFile {
     foreign: Vec<String>,
 }
 
-/// A line.
 #[derive(Deserialize)]
 struct Line {
     name: String,

@@ -14,10 +14,10 @@ mod lost;
 mod record;
 
 pub use ahead::ReadAhead;
-pub use record::{
+pub(crate) use record::{
     BatchLimits, ConsumerBatch, ConsumerFailure, ConsumerRecord, ConsumerStatus, HolderProcess, LostEntries,
-    Start, is_consumer_name,
 };
+pub use record::{Start, is_consumer_name};
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -41,7 +41,6 @@ use crate::store::vfs::Fs;
 use crate::store::{Store, StoreInner};
 use crate::wire::filter::EntryFilter;
 
-/// The consumers of a store.
 #[derive(Debug)]
 pub(in crate::store) struct Consumers(Mutex<State>);
 
@@ -136,19 +135,18 @@ impl StoreInner {
 
 impl Store {
     /// The id of the store: the first part of [`Store::event_id`].
-    pub fn id(&self) -> String {
+    pub(crate) fn id(&self) -> String {
         format!("{:016x}", self.0.store_id)
     }
 
-    /// The stable id of an event.
-    pub fn event_id(&self, event: &StoredEntry) -> String {
+    pub(crate) fn event_id(&self, event: &StoredEntry) -> String {
         // A consumer's gap may begin at the number of an event of another class.
         let gap = if event.kind == Kind::Gap && event.tag == LOST_TAG.as_bytes() { "gap:" } else { "" };
         format!("{:016x}:{gap}{}", self.0.store_id, event.seq)
     }
 
     /// Creates a consumer. An existing one gets the filter and keeps its cursor. Durable on return.
-    pub fn create_consumer(
+    pub(crate) fn create_consumer(
         &self,
         name: &str,
         filter: EntryFilter,
@@ -193,7 +191,7 @@ impl Store {
     }
 
     /// Deletes a consumer; false if it does not exist. Durable on return.
-    pub fn delete_consumer(&self, name: &str) -> Result<bool, StoreError> {
+    pub(crate) fn delete_consumer(&self, name: &str) -> Result<bool, StoreError> {
         let mut state = self.0.consumers.0.lock();
         let State { list, file, .. } = &mut *state;
         if !list.contains_key(name) {
@@ -204,8 +202,7 @@ impl Store {
         Ok(true)
     }
 
-    /// The position of a start.
-    pub fn position(&self, start: Start) -> Result<SeqNo, StoreError> {
+    pub(crate) fn position(&self, start: Start) -> Result<SeqNo, StoreError> {
         let durable = self.durable();
         let position = match start {
             Start::Oldest => self.0.oldest(),
@@ -217,14 +214,14 @@ impl Store {
     }
 
     /// The gap record for a reader without a consumer that continues at `asked`, if the log begins at `from`, behind it.
-    pub fn gap_before(&self, asked: SeqNo, from: SeqNo) -> Option<StoredEntry> {
+    pub(crate) fn gap_before(&self, asked: SeqNo, from: SeqNo) -> Option<StoredEntry> {
         let entries = from.0.checked_sub(asked.0.max(SeqNo::FIRST.0)).filter(|entries| *entries > 0)?;
         let lost = LostEntries { first: asked.max(SeqNo::FIRST), last: SeqNo(from.0 - 1), entries };
         Some(gap_record(None, lost, self.0.clock.now()))
     }
 
     /// Moves the cursor; events from there on are delivered, again if need be. Batches taken before cannot be acknowledged any more.
-    pub fn seek_consumer(&self, name: &str, start: Start) -> Result<ConsumerRecord, StoreError> {
+    pub(crate) fn seek_consumer(&self, name: &str, start: Start) -> Result<ConsumerRecord, StoreError> {
         let cursor = self.position(start)?;
         let mut state = self.0.consumers.0.lock();
         let consumer = state.of(name)?;
@@ -236,12 +233,12 @@ impl Store {
     }
 
     /// Pauses or resumes deliveries. Durable on return.
-    pub fn pause_consumer(&self, name: &str, paused: bool) -> Result<ConsumerRecord, StoreError> {
+    pub(crate) fn pause_consumer(&self, name: &str, paused: bool) -> Result<ConsumerRecord, StoreError> {
         self.0.consumers.0.lock().change(name, true, |record| record.paused = paused)
     }
 
     /// Sets whether retention keeps unprocessed events of the consumer. Durable on return.
-    pub fn pin_consumer(&self, name: &str, pin: bool) -> Result<ConsumerRecord, StoreError> {
+    pub(crate) fn pin_consumer(&self, name: &str, pin: bool) -> Result<ConsumerRecord, StoreError> {
         // Wait for the end of a round, which may have decided about segments.
         let _one = self.0.retention_round();
         self.0.consumers.0.lock().change(name, true, |record| record.pin = pin)
@@ -249,7 +246,7 @@ impl Store {
 
     /// The next events for a holder, from the cursor on, which take or renew its lease for `lease`. Does not wait. A batch without events may
     /// end before the end of the log; the cursor has advanced then.
-    pub fn next_batch(
+    pub(crate) fn next_batch(
         &self,
         name: &str,
         holder: &str,
@@ -301,7 +298,7 @@ impl Store {
 
     /// Notes that all events of the consumer up to `seq` are processed. Survives a `kill -9` on return, and a power cut within
     /// [`CONSUMER_SYNC_INTERVAL`].
-    pub fn ack(&self, name: &str, holder: &str, seq: SeqNo) -> Result<ConsumerRecord, StoreError> {
+    pub(crate) fn ack(&self, name: &str, holder: &str, seq: SeqNo) -> Result<ConsumerRecord, StoreError> {
         let now = self.0.clock.monotonic();
         let durable = self.durable();
         let mut state = self.0.consumers.0.lock();
@@ -343,7 +340,7 @@ impl Store {
     }
 
     /// Notes that a holder could not process its batch, which is delivered again.
-    pub fn nack(&self, name: &str, holder: &str, message: &str) -> Result<ConsumerRecord, StoreError> {
+    pub(crate) fn nack(&self, name: &str, holder: &str, message: &str) -> Result<ConsumerRecord, StoreError> {
         let (now, at) = (self.0.clock.monotonic(), self.0.clock.now());
         let mut state = self.0.consumers.0.lock();
         state.of(name)?.check_lease(holder, now)?;
@@ -352,7 +349,12 @@ impl Store {
     }
 
     /// Makes a holder's lease end with a process.
-    pub fn bind_lease(&self, name: &str, holder: &str, process: HolderProcess) -> Result<(), StoreError> {
+    pub(crate) fn bind_lease(
+        &self,
+        name: &str,
+        holder: &str,
+        process: HolderProcess,
+    ) -> Result<(), StoreError> {
         let mut state = self.0.consumers.0.lock();
         if let Some(lease) = state.of(name)?.lease.as_mut().filter(|lease| lease.holder == holder) {
             lease.process = Some(process);
@@ -361,20 +363,18 @@ impl Store {
     }
 
     /// Ends a holder's lease; others may take the consumer at once.
-    pub fn release_consumer(&self, name: &str, holder: &str) -> Result<(), StoreError> {
+    pub(crate) fn release_consumer(&self, name: &str, holder: &str) -> Result<(), StoreError> {
         let mut state = self.0.consumers.0.lock();
         let consumer = state.of(name)?;
         consumer.lease.take_if(|lease| lease.holder == holder);
         Ok(())
     }
 
-    /// The lowest cursor of a consumer.
-    pub fn lowest_cursor(&self) -> Option<SeqNo> {
+    pub(crate) fn lowest_cursor(&self) -> Option<SeqNo> {
         self.0.consumers.0.lock().list.values().map(|consumer| consumer.record.cursor).min()
     }
 
-    /// All consumers by name.
-    pub fn consumers(&self) -> Result<Vec<ConsumerStatus>, StoreError> {
+    pub(crate) fn consumers(&self) -> Result<Vec<ConsumerStatus>, StoreError> {
         let now = self.0.clock.monotonic();
         let known: Vec<_> = {
             let state = self.0.consumers.0.lock();

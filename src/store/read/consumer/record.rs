@@ -12,40 +12,37 @@ use crate::wire::filter::EntryFilter;
 
 /// A consumer as saved.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct ConsumerRecord {
-    /// Its name.
-    pub name: String,
-    /// The events that it gets.
+pub(crate) struct ConsumerRecord {
+    pub(crate) name: String,
     #[serde(default)]
-    pub filter: EntryFilter,
+    pub(crate) filter: EntryFilter,
     /// The next sequence number wanted: all events before it are processed.
-    pub cursor: SeqNo,
+    pub(crate) cursor: SeqNo,
     /// Whether no events are delivered.
     #[serde(default)]
-    pub paused: bool,
+    pub(crate) paused: bool,
     /// Whether retention keeps its unprocessed events.
     #[serde(default)]
-    pub pin: bool,
+    pub(crate) pin: bool,
     /// Unprocessed entries that retention dropped, until the gap record is processed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lost: Option<LostEntries>,
+    pub(crate) lost: Option<LostEntries>,
     /// The last error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub error: Option<ConsumerFailure>,
-    /// Time of creation.
+    pub(crate) error: Option<ConsumerFailure>,
     #[serde(default)]
-    pub created: Micros,
+    pub(crate) created: Micros,
 }
 
 /// Entries that retention dropped before a consumer processed them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LostEntries {
+pub(crate) struct LostEntries {
     /// The first one that may be lost.
-    pub first: SeqNo,
+    pub(crate) first: SeqNo,
     /// The last one.
-    pub last: SeqNo,
+    pub(crate) last: SeqNo,
     /// Their number at most; some may not match the filter.
-    pub entries: u64,
+    pub(crate) entries: u64,
 }
 
 impl LostEntries {
@@ -59,13 +56,12 @@ impl LostEntries {
     }
 }
 
-/// An error of a consumer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ConsumerFailure {
+pub(crate) struct ConsumerFailure {
     /// When it was reported.
-    pub at: Micros,
+    pub(crate) at: Micros,
     /// One line.
-    pub message: String,
+    pub(crate) message: String,
 }
 
 /// The holder that may read and acknowledge, until a time of the monotonic clock.
@@ -86,7 +82,7 @@ impl Lease {
 
 /// A process of this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HolderProcess {
+pub(crate) struct HolderProcess {
     pid: u32,
     /// Start time in clock ticks since boot: another process can get the same id.
     started: u64,
@@ -94,7 +90,7 @@ pub struct HolderProcess {
 
 impl HolderProcess {
     /// The running process with this id, if it is visible.
-    pub fn find(pid: u32) -> Option<Self> {
+    pub(crate) fn find(pid: u32) -> Option<Self> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         // The name, in parentheses, may contain spaces and parentheses.
         let (_, fields) = stat.rsplit_once(") ")?;
@@ -110,7 +106,6 @@ impl HolderProcess {
     }
 }
 
-/// A consumer with its state in memory.
 #[derive(Debug)]
 pub(super) struct Consumer {
     pub(super) record: ConsumerRecord,
@@ -132,17 +127,15 @@ impl Consumer {
     }
 }
 
-/// The status of a consumer.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ConsumerStatus {
-    /// Its record.
-    pub record: ConsumerRecord,
+pub(crate) struct ConsumerStatus {
+    pub(crate) record: ConsumerRecord,
     /// Unprocessed entries at most, whether they match or not.
-    pub lag_entries: u64,
+    pub(crate) lag_entries: u64,
     /// Age of the earliest unprocessed entry.
-    pub lag: Duration,
+    pub(crate) lag: Duration,
     /// The holder of its lease, and the remaining time.
-    pub lease: Option<(String, Duration)>,
+    pub(crate) lease: Option<(String, Duration)>,
 }
 
 /// First position of a consumer.
@@ -158,26 +151,24 @@ pub enum Start {
     Seq(SeqNo),
 }
 
-/// Limits of a batch.
 #[derive(Debug, Clone, Copy)]
-pub struct BatchLimits {
-    /// Events.
-    pub events: usize,
+pub(crate) struct BatchLimits {
+    pub(crate) events: usize,
     /// Bytes of tags and data after which the batch ends.
-    pub bytes: usize,
+    pub(crate) bytes: usize,
 }
 
 /// Events for a consumer.
 #[derive(Debug, Default)]
-pub struct ConsumerBatch {
+pub(crate) struct ConsumerBatch {
     /// In the order of their sequence numbers.
-    pub events: Vec<StoredEntry>,
+    pub(crate) events: Vec<StoredEntry>,
     /// The position after the batch: no other event before it matches.
-    pub next: SeqNo,
+    pub(crate) next: SeqNo,
     /// Whether `next` was the end of the log.
-    pub is_end: bool,
+    pub(crate) is_end: bool,
     /// Whether the consumer is paused, so that there are no events.
-    pub paused: bool,
+    pub(crate) paused: bool,
 }
 
 /// Whether a text can be a consumer's name.

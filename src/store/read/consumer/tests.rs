@@ -55,7 +55,6 @@ fn events_are_delivered_until_they_are_acknowledged() {
     store.store.ack("audit", "me", SeqNo(50)).unwrap();
     let batch = store.store.next_batch("audit", "me", LEASE, ALL).unwrap();
     assert!(batch.events.is_empty() && batch.is_end && batch.next == SeqNo(51));
-    store.close();
 }
 
 #[test]
@@ -81,7 +80,6 @@ fn the_cursor_advances_over_events_that_do_not_match() {
     assert_eq!(cursor(&store), 103);
     let status = &store.store.consumers().unwrap()[0];
     assert_eq!((status.lag_entries, status.lag), (0, Duration::ZERO));
-    store.close();
 }
 
 #[test]
@@ -108,7 +106,6 @@ fn a_second_holder_is_refused_until_the_lease_ends() {
     assert!(store.store.next_batch("audit", "me", LEASE, ALL).is_err(), "only its holder releases it");
     store.store.release_consumer("audit", "other").unwrap();
     assert_eq!(take(&store, 1), [1]);
-    store.close();
 }
 
 #[test]
@@ -150,7 +147,6 @@ fn a_consumer_is_moved_paused_and_deleted() {
     for name in ["", ".a", "a b", "a/b", &"x".repeat(CONSUMER_NAME_BYTES_MAX + 1)] {
         assert!(store.store.create_consumer(name, EntryFilter::default(), Start::Oldest).is_err(), "{name}");
     }
-    store.close();
 }
 
 #[test]
@@ -185,7 +181,6 @@ fn what_was_read_ahead_is_the_next_batch_only_if_nothing_has_changed() {
     store.store.pause_consumer("audit", false).unwrap();
     store.store.create_consumer("audit", EntryFilter::default(), Start::Oldest).unwrap();
     assert!(!accepted(&next), "of another filter");
-    store.close();
 }
 
 #[test]
@@ -203,7 +198,6 @@ fn what_was_read_ahead_is_read_again_if_retention_dropped_entries() {
     assert!(!rig.store.take_ahead("audit", "me", LEASE, &ahead).unwrap());
     let batch = rig.store.next_batch("audit", "me", LEASE, ALL).unwrap();
     assert_eq!(batch.events[0].tag, b"saltcellar/gap/retention");
-    rig.close();
 }
 
 #[test]
@@ -223,7 +217,6 @@ fn a_lease_ends_with_the_process_that_it_is_bound_to() {
     crate::testkit::wait_for("the end of the lease", || other().ok());
     child.wait().unwrap();
     assert!(HolderProcess::find(std::process::id()).is_some() && HolderProcess::find(0).is_none());
-    store.close();
 }
 
 /// A store that keeps only some 40 events, whose consumer has processed three of 600.
@@ -278,7 +271,6 @@ fn retention_that_overtakes_a_consumer_leaves_a_gap_record() {
     assert_eq!(take(&store, 1)[0], 5);
     store.store.ack("audit", "me", SeqNo(5)).unwrap();
     assert_eq!(store.store.consumers().unwrap()[0].record.lost, None);
-    store.close();
 }
 
 #[test]
@@ -297,7 +289,6 @@ fn a_gap_is_on_disk_before_its_segment_is_dropped() {
     rig.store.0.settle_lost(noted, false);
     let text = std::fs::read_to_string(&path).unwrap();
     assert!(!text.lines().last().unwrap().contains("\"lost\""), "{text}");
-    rig.close();
 }
 
 #[test]
@@ -310,7 +301,6 @@ fn a_reader_that_continues_before_the_oldest_entry_gets_a_gap_record() {
     assert_eq!((body["last"].as_u64(), body["lost"].as_u64()), (Some(9), Some(7)));
     assert!(rig.store.gap_before(SeqNo(10), SeqNo(10)).is_none());
     assert!(rig.store.gap_before(SeqNo(0), SeqNo::FIRST).is_none());
-    rig.close();
 }
 
 #[test]
@@ -327,7 +317,6 @@ fn a_segment_that_is_not_dropped_leaves_no_gap() {
     assert_eq!(rig.store.consumers().unwrap()[0].record.lost, None);
     assert_eq!(take(&rig, 10_000).len(), 600);
     drop(in_work);
-    rig.close();
 }
 
 #[test]
@@ -344,7 +333,6 @@ fn events_that_were_processed_before_they_were_dropped_are_no_gap() {
     assert!(rig.store.consumers().unwrap()[0].record.lost.is_some());
     rig.store.ack("audit", "me", SeqNo(600)).unwrap();
     assert_eq!(rig.store.consumers().unwrap()[0].record.lost, None);
-    rig.close();
 }
 
 #[test]
@@ -371,7 +359,6 @@ fn a_pinned_consumer_keeps_its_events_up_to_a_limit() {
     assert!((1..=bytes / 2).contains(&kept), "{kept} of {bytes}");
     assert!(drops[0].outcome == DropOutcome::Dropped, "the oldest goes first");
     assert!(store.store.consumers().unwrap()[0].record.lost.is_some());
-    store.close();
 }
 
 #[test]
@@ -398,7 +385,6 @@ fn a_full_disk_refuses_changes_and_nothing_is_skipped() {
     rig.close();
     let rig = Rig::open(&state, Limits::default());
     assert_eq!(cursor(&rig), 6);
-    rig.close();
 }
 
 #[test]
@@ -421,5 +407,4 @@ fn ids_are_stable_and_batches_are_bounded() {
     assert_eq!(id_of(&store), id);
     let (uuid, seq) = id.split_once(':').unwrap();
     assert!(uuid.len() == 16 && seq == "7", "{id}");
-    store.close();
 }

@@ -53,11 +53,7 @@ fn carrier(tag: &str, frames: &[Vec<u8>]) -> Batch {
 }
 
 fn plain(n: u64) -> Batch {
-    Batch::of(&event_entry(format!("plain/{n}").as_bytes(), b"\x80", Source::Bus, Micros(0)))
-}
-
-fn tags(rig: &Rig) -> Vec<String> {
-    rig.events(&EventFilter::default()).into_iter().map(|(_, tag)| tag).collect()
+    bare_event(&format!("plain/{n}"))
 }
 
 /// Creates a store with an event that carries frames, then plain ones up to `entries`; returns the log.
@@ -89,9 +85,8 @@ fn a_damaged_first_header_does_not_expose_a_forged_return() {
     let log = store_with_carrier(dir.path(), &[foreign_frame(900, "forged")], 101);
     flip(&log, first_frame(&log) + 9);
     let rig = Rig::open(dir.path(), Limits::default());
-    assert_eq!(tags(&rig), plain_tags(1..101));
+    assert_eq!(rig.tags(), plain_tags(1..101));
     assert_eq!(rig.metrics.frames_damaged.get(), 1);
-    rig.close();
 }
 
 #[test]
@@ -101,11 +96,9 @@ fn a_torn_first_commit_does_not_expose_a_forged_sequence_number() {
     flip(&log, first_frame(&log) + 9);
     let rig = Rig::open(dir.path(), Limits::default());
     (1..10).for_each(|n| rig.put(plain(n)).unwrap());
-    assert_eq!(tags(&rig), plain_tags(1..10));
-    rig.close();
-    let rig = Rig::open(dir.path(), Limits::default());
-    assert_eq!(tags(&rig), plain_tags(1..10));
-    rig.close();
+    assert_eq!(rig.tags(), plain_tags(1..10));
+    let rig = rig.reopened();
+    assert_eq!(rig.tags(), plain_tags(1..10));
 }
 
 #[test]
@@ -116,10 +109,9 @@ fn a_frame_of_an_unknown_version_in_a_torn_body_does_not_prevent_the_start() {
     fs::OpenOptions::new().write(true).open(&log).unwrap().set_len(len - 512).unwrap();
     rebuild(&options(dir.path(), Limits::default()), None, &mut ()).unwrap();
     let rig = Rig::open(dir.path(), Limits::default());
-    assert_eq!(tags(&rig), Vec::<String>::new());
+    assert_eq!(rig.tags(), Vec::<String>::new());
     rig.put(plain(1)).unwrap();
-    assert_eq!(tags(&rig), plain_tags(1..2));
-    rig.close();
+    assert_eq!(rig.tags(), plain_tags(1..2));
 }
 
 #[test]
@@ -135,7 +127,7 @@ fn salvage_ignores_forged_frames_and_copies_genuine_ones() {
         let report = salvage(&state, &new, Micros(7), &mut ()).unwrap();
         assert_eq!(report.entries(), 19, "{report:#?}");
         let rig = Rig::open(&new, Limits::default());
-        assert_eq!(tags(&rig), plain_tags(1..20));
+        assert_eq!(rig.tags(), plain_tags(1..20));
         rig.close();
         fs::remove_dir_all(&new).unwrap();
     }

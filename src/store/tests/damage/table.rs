@@ -9,10 +9,7 @@ const RIGHT: std::ops::Range<u64> = 0..300;
 
 /// A store of sealed segments.
 fn a_store() -> (tempfile::TempDir, Vec<PathBuf>) {
-    let dir = tempfile::tempdir().unwrap();
-    let rig = Rig::open(dir.path(), SMALL);
-    rig.put_each(RIGHT);
-    rig.close();
+    let dir = closed_store(SMALL, RIGHT);
     let tables: Vec<_> = files_named(dir.path(), "index").iter().map(|index| index.join("pages")).collect();
     assert!(tables.len() > 10 && tables.iter().all(|table| table.is_file()));
     (dir, tables)
@@ -87,7 +84,6 @@ fn a_damaged_table_is_detected_and_the_index_rebuilt() {
             let rebuilt = rig.metrics.indexes_rebuilt.get();
             assert_eq!(rebuilt > tables.len() as u64 / 2, round == 0, "{name}: {rebuilt} rebuilt");
             assert!(round == 0 || rebuilt == 0, "{name}: {rebuilt} rebuilt");
-            rig.close();
         }
     }
 }

@@ -14,14 +14,6 @@ fn large_batch(tags: &[&str]) -> Batch {
     batch
 }
 
-fn tags(rig: &Rig) -> Vec<String> {
-    rig.events(&EventFilter::default()).into_iter().map(|(_, tag)| tag).collect()
-}
-
-fn small(tag: &str) -> Batch {
-    Batch::of(&event_entry(tag.as_bytes(), b"\x80", Source::Bus, Micros(0)))
-}
-
 fn zero(path: &Path, from: usize, bytes: usize) {
     let file = fs::OpenOptions::new().write(true).open(path).unwrap();
     file.write_all_at(&vec![0; bytes], from as u64).unwrap();
@@ -44,22 +36,21 @@ fn store_of(dir: &Path, commits: Vec<Batch>) -> PathBuf {
 #[test]
 fn a_torn_tail_with_a_complete_head_is_not_reported_as_loss() {
     let dir = tempfile::tempdir().unwrap();
-    let log = store_of(dir.path(), vec![small("first"), large_batch(&["torn"])]);
+    let log = store_of(dir.path(), vec![bare_event("first"), large_batch(&["torn"])]);
     let len = usize::try_from(fs::metadata(&log).unwrap().len()).unwrap();
     zero(&log, len - 4096, 4096);
     let report = check(dir.path());
     assert!(report.problems.is_empty(), "{report:#?}");
     assert_eq!(report.notes.len(), 1, "{report:#?}");
     let rig = Rig::open(dir.path(), Limits::default());
-    assert_eq!(tags(&rig), ["first"]);
+    assert_eq!(rig.tags(), ["first"]);
     assert_eq!(rig.metrics.frames_damaged.get(), 0);
-    rig.close();
 }
 
 #[test]
 fn a_commit_torn_in_its_first_frame_is_not_damage() {
     let dir = tempfile::tempdir().unwrap();
-    let log = store_of(dir.path(), vec![small("first"), large_batch(&["torn", "second", "third"])]);
+    let log = store_of(dir.path(), vec![bare_event("first"), large_batch(&["torn", "second", "third"])]);
     let at = frames(&log);
     assert_eq!(at.len(), 4, "one frame each");
     // More than the header, or only the bodies.
@@ -72,7 +63,7 @@ fn a_commit_torn_in_its_first_frame_is_not_damage() {
         assert_eq!(report.notes.len(), 1, "{report:#?}");
         for start in 0..2 {
             let rig = Rig::open(dir.path(), Limits::default());
-            assert_eq!(tags(&rig), ["first", "second", "third"]);
+            assert_eq!(rig.tags(), ["first", "second", "third"]);
             assert_eq!(rig.metrics.frames_damaged.get(), 0);
             assert_eq!(rig.metrics.tail_bytes_cut.get() > 0, start == 0, "start {start}");
             rig.close();
@@ -83,22 +74,20 @@ fn a_commit_torn_in_its_first_frame_is_not_damage() {
         assert_eq!(copy.len(), at[2] - at[1]);
     }
     let rig = Rig::open(dir.path(), Limits::default());
-    rig.put(small("last")).unwrap();
-    rig.close();
-    let rig = Rig::open(dir.path(), Limits::default());
-    assert_eq!(tags(&rig), ["first", "second", "third", "last"]);
-    rig.close();
+    rig.put(bare_event("last")).unwrap();
+    let rig = rig.reopened();
+    assert_eq!(rig.tags(), ["first", "second", "third", "last"]);
 }
 
 #[test]
 fn damage_before_a_later_commit_is_not_an_unfinished_write() {
     let dir = tempfile::tempdir().unwrap();
-    let commits = vec![small("first"), large_batch(&["rotten", "second"]), small("last")];
+    let commits = vec![bare_event("first"), large_batch(&["rotten", "second"]), bare_event("last")];
     let log = store_of(dir.path(), commits);
     zero(&log, frames(&log)[1], 600);
     assert_eq!(check(dir.path()).problems.len(), 1);
     let rig = Rig::open(dir.path(), Limits::default());
-    assert_eq!(tags(&rig), ["first", "second", "last"]);
+    assert_eq!(rig.tags(), ["first", "second", "last"]);
     assert_eq!((rig.metrics.frames_damaged.get(), rig.metrics.tail_bytes_cut.get()), (1, 0));
     rig.close();
     assert_eq!(check(dir.path()).problems.len(), 1);
@@ -106,8 +95,7 @@ fn damage_before_a_later_commit_is_not_an_unfinished_write() {
 
 #[test]
 fn bytes_cut_from_a_log_survive_the_rewrite_of_its_segment() {
-    let dir = tempfile::tempdir().unwrap();
-    let rig = Rig::open(dir.path(), SMALL);
+    let (dir, rig) = Rig::new(SMALL);
     (0..3).for_each(|n| rig.put(batch_of([n * 3])).unwrap());
     rig.close();
     let log = files_named(dir.path(), "log").remove(0);

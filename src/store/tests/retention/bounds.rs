@@ -34,7 +34,6 @@ fn limits_are_exact_to_the_microsecond_the_byte_and_the_entry() {
     assert_eq!(reasons(Keep { bytes: Some(bytes - 1), ..FOREVER }), [Reason::Bytes]);
     assert_eq!(reasons(Keep { entries: Some(entries), ..FOREVER }), []);
     assert_eq!(reasons(Keep { entries: Some(entries - 1), ..FOREVER }), [Reason::Entries]);
-    rig.close();
 }
 
 #[test]
@@ -60,5 +59,4 @@ fn a_segment_is_full_exactly_at_its_limits() {
     assert!(!full(0, wide));
     options.clock.wind(1);
     assert!(full(0, wide));
-    rig.close();
 }

@@ -75,7 +75,6 @@ fn a_clock_40_days_ahead_deletes_no_segment() {
     assert_eq!((rig.store.0.round(), finished(&rig)), (vec![], left), "a dry run confirms nothing");
     assert_eq!(dropped(&rig.store.prune(&PruneOptions::default()).unwrap()).len(), all.len());
     assert_eq!(rig.store.stats().unwrap().clock_step, None);
-    rig.close();
 }
 
 #[test]
@@ -92,7 +91,6 @@ fn the_wait_after_a_clock_step_ends() {
     assert_eq!((rig.store.0.round(), finished(&rig) > 5), (vec![], true));
     clock.wind(1);
     wait_until_all_dropped(&rig);
-    rig.close();
 }
 
 #[test]
@@ -115,7 +113,6 @@ fn an_entry_of_the_far_future_does_not_keep_its_segment_forever() {
     assert_eq!(rig.store.0.round(), []);
     clock.wind(2 * 24 * HOUR);
     wait_until_all_dropped(&rig);
-    rig.close();
 }
 
 #[test]
@@ -136,7 +133,6 @@ fn entries_stored_while_the_clock_was_set_back_are_not_deleted_early() {
     assert_eq!(rig.store.0.round(), []);
     clock.wind(2 * 24 * HOUR);
     wait_until_all_dropped(&rig);
-    rig.close();
 }
 
 #[test]
@@ -154,5 +150,4 @@ fn a_clock_step_does_not_expire_keep_jobs_seconds() {
     options.clock.set(Micros(NOW.0 - 24 * HOUR));
     options.clock.wind(HOUR);
     assert_eq!(age_after(3600), Some(3600), "the longer value has expired after an hour");
-    rig.close();
 }

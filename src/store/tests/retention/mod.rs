@@ -76,7 +76,6 @@ fn an_entry_is_stored_in_its_class_and_found_in_any() {
         rig.close();
         let rig = Rig::open_with(&with(&rules));
         check_all(&rig, 0..900);
-        rig.close();
     }
 }
 
@@ -178,7 +177,6 @@ fn a_segment_is_dropped_when_its_newest_entry_is_too_old() {
     assert_eq!(rig.metrics.indexes_rebuilt.get(), 0);
     let numbers = left(&rig);
     assert!(numbers.ends_with(&[305, 306, 307, 308, 309]), "{numbers:?}");
-    rig.close();
 }
 
 #[test]
@@ -202,7 +200,6 @@ fn a_class_is_limited_to_its_bytes_and_entries() {
     assert_eq!(numbers.last(), Some(&599));
     let of_jobs: Vec<_> = numbers.iter().filter(|n| !n.is_multiple_of(3)).collect();
     assert_eq!(of_jobs.len() as u64, of("jobs").segment_usage.entries);
-    rig.close();
 }
 
 #[test]
@@ -230,7 +227,6 @@ fn narrow_limits_make_small_segments() {
     rig.put(batch_of([609])).unwrap();
     rig.put(batch_of([612])).unwrap();
     assert_ne!(newest(), before);
-    rig.close();
 }
 
 #[test]
@@ -262,7 +258,6 @@ fn keep_jobs_seconds_limits_the_age_of_jobs_only() {
     rig.store.0.retention.set_salt_keep(86_400, options.clock.monotonic());
     let drops = rig.store.0.round();
     assert!(drops.len() > 10 && dropped(&drops).iter().all(|g| *g == ("jobs", Reason::Age)));
-    rig.close();
 }
 
 #[test]
@@ -287,7 +282,6 @@ fn a_dry_run_plans_what_prune_does_and_changes_nothing() {
     assert!((1..=50).contains(&entries_of(&rig, "jobs").unwrap()));
     let error = rig.store.prune(&PruneOptions { class: Some("job".to_owned()), ..options }).unwrap_err();
     assert_eq!(error.to_string(), "class \"job\" does not exist; classes: jobs, events");
-    rig.close();
 }
 
 #[test]
@@ -313,7 +307,6 @@ fn a_held_job_stays_complete_until_it_is_released() {
     assert!(rig.store.release(&jid(7)).unwrap());
     assert_eq!(dropped(&rig.store.0.round()).len(), held);
     assert!(rig.store.job_entries(&jid(7)).unwrap().is_empty());
-    rig.close();
 }
 
 #[test]
@@ -334,7 +327,6 @@ fn newer_segments_are_dropped_in_place_of_a_held_one() {
         "{:?}",
         stats.classes[0].segment_usage
     );
-    rig.close();
 }
 
 #[test]
@@ -368,7 +360,6 @@ fn a_reader_of_a_dropped_segment_finishes() {
     drop((index, shared));
     let segments = segments.into_iter().take(2);
     assert!(segments.map(|s| Arc::strong_count(&s)).all(|n| n == 1));
-    rig.close();
 }
 
 #[test]
@@ -410,7 +401,6 @@ fn readers_and_writers_continue_while_segments_are_dropped() {
     rig.close();
     let rig = Rig::open_with(&options);
     assert_eq!(rig.metrics.indexes_rebuilt.get() + rig.metrics.segments_missing.get(), 0);
-    rig.close();
 }
 
 /// Measures the drop of a segment with a log of 256 MiB: until it is hidden, and until its bytes are free.
@@ -448,7 +438,6 @@ fn how_long_the_drop_of_a_large_segment_takes() {
         let (removed, bytes) = (began.elapsed(), free().saturating_sub(before));
         println!("hidden after {hidden:?}, removed after {removed:?}, {bytes} bytes free again");
     }
-    rig.close();
 }
 
 #[test]
@@ -458,14 +447,13 @@ fn a_drop_interrupted_by_a_crash_is_completed() {
     let left = dir.path().join("trash/jobs-00000000000000000001");
     std::fs::create_dir_all(&left).unwrap();
     std::fs::write(left.join("log"), b"x").unwrap();
-    let rig = Rig::open_with(&options);
+    let _rig = Rig::open_with(&options);
     wait_for("empty trash", || (!left.exists()).then_some(()));
-    rig.close();
 }
 
-/// A file system with settable free space, which grows with every removal.
+/// A disk with settable free space, which grows with every removal, and without `RENAME_EXCHANGE`.
 #[derive(Debug, Default)]
-struct LimitedSpace {
+pub(in crate::store) struct LimitedSpace {
     disk: Disk,
     available: AtomicU64,
 }
@@ -541,7 +529,6 @@ fn low_space_drops_segments_in_the_order_of_classes_until_there_is_enough() {
     assert_eq!(finished("beacons"), 0);
     assert!(finished("jobs") > 0, "the segment of the held job stays");
     assert_eq!(rig.store.job_entries(&jid(1)).unwrap().len(), 7);
-    rig.close();
 }
 
 #[test]
@@ -593,5 +580,4 @@ fn a_full_disk_rejects_entries_with_a_reason_allows_reads_and_recovers() {
     wait_for("room again", || rig.put(batch_of(32..35)).ok());
     check_all(&rig, 0..35);
     assert_eq!(rig.store.0.guard.room(), SpaceLevel::Low);
-    rig.close();
 }

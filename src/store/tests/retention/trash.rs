@@ -7,8 +7,7 @@ use crate::store::vfs::Fs as _;
 
 #[test]
 fn a_log_with_a_reader_or_a_second_link_is_not_truncated() {
-    let dir = tempfile::tempdir().unwrap();
-    let rig = Rig::open(dir.path(), Limits::default());
+    let (dir, rig) = Rig::new(Limits::default());
     let shared = &rig.store.0;
     let whole = vec![7; 3 * 1024 * 1024 + 5];
     let trash = |name: &str| {
@@ -43,7 +42,6 @@ fn a_log_with_a_reader_or_a_second_link_is_not_truncated() {
     shared.remove_trash(&free);
     assert!(!free.exists());
     assert!(watcher.metadata().unwrap().len() <= crate::base::limits::TRASH_PIECE_BYTES);
-    rig.close();
 }
 
 #[test]
@@ -81,7 +79,6 @@ fn an_interrupted_drop_is_not_reported_as_a_missing_segment() {
             let is_stored = rig.store.0.stored_seqs();
             assert!(latest.iter().all(|row| is_stored(row.seq)));
             assert_eq!(options.metrics.segments_missing.get(), 0);
-            rig.close();
         }
     }
 }

@@ -57,7 +57,6 @@ pub(super) fn frames(path: &Path) -> Vec<FrameAt> {
     found
 }
 
-/// All logs of a store.
 pub(super) fn logs(state_dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for class in std::fs::read_dir(state_dir.join("log")).into_iter().flatten() {

@@ -69,7 +69,6 @@ pub(super) struct Attempt {
     source: Source,
     /// Index among all attempts of all items.
     pub(super) order: u64,
-    /// Class at the time of the attempt.
     class: &'static str,
     pub(super) acknowledged: bool,
 }
@@ -304,7 +303,6 @@ impl Model {
         Self { window, ..Self::default() }
     }
 
-    /// Creates items, and a batch of them.
     pub(super) fn batch(&mut self, specs: &[ItemSpec], classes: u8) -> (Vec<usize>, Batch) {
         let mut batch = Batch::default();
         let mut numbers = Vec::new();

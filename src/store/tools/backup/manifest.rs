@@ -30,10 +30,9 @@ const TITLE: &str = "saltcellar backup, format 1";
 
 /// The state of a segment at the last backup that saw it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SegmentState {
+pub(crate) enum SegmentState {
     /// Finished and immutable.
     Sealed,
-    /// Active.
     Growing,
     /// No longer in the store.
     Dropped,
@@ -53,56 +52,50 @@ impl SegmentState {
 
 /// Detects changes of a source file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FileVersion {
+pub(crate) struct FileVersion {
     /// Bytes.
-    pub size: u64,
+    pub(crate) size: u64,
     /// Time of modification, nanoseconds since 1970.
-    pub mtime_ns: i128,
-    /// Inode number.
-    pub inode: u64,
+    pub(crate) mtime_ns: i128,
+    pub(crate) inode: u64,
 }
 
 /// A segment's log in the backup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogCopy {
-    /// Class.
-    pub class_name: String,
-    /// First sequence number.
-    pub first_seq: SeqNo,
-    /// The file in the backup.
+    pub(crate) class_name: String,
+    pub(crate) first_seq: SeqNo,
+    /// Name in the backup.
     pub file: String,
-    /// Length in bytes.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
     /// Hash of the content.
-    pub hash: Hash,
+    pub(crate) hash: Hash,
     /// The source file at the time of the copy.
-    pub version: FileVersion,
+    pub(crate) version: FileVersion,
     /// State of the segment when it was copied.
-    pub state: SegmentState,
+    pub(crate) state: SegmentState,
 }
 
 /// A small file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SmallFile {
     /// Name in the store.
-    pub name: String,
+    pub(crate) name: String,
     /// Name in the backup.
     pub file: String,
-    /// Length in bytes.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
     /// Hash of the content.
-    pub hash: Hash,
+    pub(crate) hash: Hash,
 }
 
 /// The content of a backup.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Manifest {
-    /// Format version of the store.
-    pub store_format: u32,
+    pub(crate) store_format: u32,
     /// Time of the backup, microseconds since 1970.
-    pub made: i64,
+    pub(crate) made: i64,
     /// All sequence numbers below may have been assigned.
-    pub sequence: u64,
+    pub(crate) sequence: u64,
     /// The logs.
     pub logs: Vec<LogCopy>,
     /// The small files.
@@ -111,7 +104,7 @@ pub struct Manifest {
 
 impl Manifest {
     /// Reads the manifest of a backup; `None` if the directory has none.
-    pub fn read(dir: &Path) -> Result<Option<Self>, ToolError> {
+    pub(crate) fn read(dir: &Path) -> Result<Option<Self>, ToolError> {
         let path = dir.join("MANIFEST");
         let Some(text) = files::text(&path)? else { return Ok(None) };
         match Self::parse(&text) {
@@ -146,7 +139,7 @@ impl Manifest {
     }
 
     /// Writes the manifest, durably and atomically.
-    pub fn write(&self, dir: &Path) -> Result<(), ToolError> {
+    pub(crate) fn write(&self, dir: &Path) -> Result<(), ToolError> {
         Ok(files::write_small(&dir.join("MANIFEST"), &self.text())?)
     }
 

@@ -37,32 +37,28 @@ use crate::store::tools::backup::manifest::{FileVersion, LogCopy, Manifest, Segm
 use crate::store::tools::files::tree::Tree;
 use crate::store::{StoreError, format};
 
-/// Options of a backup.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct BackupOptions {
+pub(crate) struct BackupOptions {
     /// Remove segments that retention has dropped from the store.
-    pub delete: bool,
+    pub(crate) delete: bool,
     /// Hard-link finished segments if the backup is on the same file system; otherwise copy them.
-    pub link: bool,
+    pub(crate) link: bool,
 }
 
-/// Result of a backup.
 #[derive(Debug, Default)]
-pub struct BackupReport {
-    /// Segments in the backup.
-    pub segments: u64,
+pub(crate) struct BackupReport {
+    pub(crate) segments: u64,
     /// Bytes of the logs in the backup.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
     /// Segments copied or linked by this run.
-    pub segments_copied: u64,
-    /// Bytes copied by this run.
-    pub bytes_copied: u64,
+    pub(crate) segments_copied: u64,
+    pub(crate) bytes_copied: u64,
     /// Segments kept in the backup that the store has dropped.
-    pub segments_dropped: u64,
+    pub(crate) segments_dropped: u64,
     /// Segments removed from the backup.
-    pub segments_deleted: u64,
+    pub(crate) segments_deleted: u64,
     /// Damaged ranges of the store's logs (path, offset, bytes), copied as they are.
-    pub damaged: Vec<(PathBuf, u64, u64)>,
+    pub(crate) damaged: Vec<(PathBuf, u64, u64)>,
 }
 
 /// A log of the store.
@@ -74,7 +70,7 @@ struct SourceLog {
 }
 
 /// Creates or updates a backup in `to`.
-pub fn backup(
+pub(crate) fn backup(
     from: &Path,
     to: &Path,
     options: BackupOptions,

@@ -8,19 +8,16 @@ use crate::store::error::io_at;
 use crate::store::tools::{ToolError, Watch, files, layout};
 use crate::store::{StoreError, format};
 
-/// Result of a restore.
 #[derive(Debug)]
-pub struct RestoreReport {
-    /// Segments written.
-    pub segments: u64,
-    /// Their bytes.
-    pub bytes: u64,
+pub(crate) struct RestoreReport {
+    pub(crate) segments: u64,
+    pub(crate) bytes: u64,
     /// Time of the backup, microseconds since 1970.
-    pub made: i64,
+    pub(crate) made: i64,
 }
 
 /// Restores a backup into an empty directory, and verifies its files against the manifest.
-pub fn restore(from: &Path, to: &Path, watch: &mut dyn Watch) -> Result<RestoreReport, ToolError> {
+pub(crate) fn restore(from: &Path, to: &Path, watch: &mut dyn Watch) -> Result<RestoreReport, ToolError> {
     let to = &std::path::absolute(to).map_err(io_at("find", to))?;
     let not = |why: &str| ToolError::NotOne { path: from.to_owned(), wanted: "backup", why: why.to_owned() };
     if !from.is_dir() {

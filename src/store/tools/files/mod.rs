@@ -2,7 +2,7 @@
 
 pub mod tree;
 
-pub use crate::store::format::list;
+pub(crate) use crate::store::format::list;
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
@@ -20,10 +20,10 @@ use crate::store::{StoreError, format};
 const SPARE_BYTES: u64 = 1024 * 1024;
 
 /// The hash of a file's content.
-pub type Hash = u128;
+pub(crate) type Hash = u128;
 
 /// Copies the first `len` bytes of an open file into a file that was just created, and syncs it; returns their hash.
-pub fn copy(
+pub(crate) fn copy(
     from: &mut File,
     source: &Path,
     mut out: File,
@@ -40,7 +40,7 @@ pub fn copy(
 }
 
 /// Hashes the next `len` bytes of an open file; calls `each` with every part.
-pub fn hashed(
+pub(crate) fn hashed(
     from: &mut File,
     source: &Path,
     len: u64,
@@ -67,7 +67,7 @@ pub fn hashed(
 }
 
 /// Fails if the file system of `to` lacks space for `bytes`.
-pub fn check_free_space(to: &Path, bytes: u64) -> Result<(), ToolError> {
+pub(crate) fn check_free_space(to: &Path, bytes: u64) -> Result<(), ToolError> {
     let absolute = std::path::absolute(to).map_err(io_at("find", to))?;
     let there = absolute.ancestors().find(|path| path.exists()).unwrap_or(to);
     let space = Disk.space(there).map_err(io_at("query the free space of", there))?;
@@ -79,7 +79,7 @@ pub fn check_free_space(to: &Path, bytes: u64) -> Result<(), ToolError> {
 }
 
 /// Fails if one directory is inside the other, or both are the same.
-pub fn check_disjoint(a: &Path, b: &Path) -> Result<(), ToolError> {
+pub(crate) fn check_disjoint(a: &Path, b: &Path) -> Result<(), ToolError> {
     let (a_real, b_real) = (real(a)?, real(b)?);
     for ((inner, real_inner), (outer, real_outer)) in
         [((a, &a_real), (b, &b_real)), ((b, &b_real), (a, &a_real))]
@@ -103,7 +103,7 @@ fn real(path: &Path) -> Result<PathBuf, StoreError> {
 }
 
 /// Creates a directory; accepts an existing empty one.
-pub fn make_empty(path: &Path) -> Result<(), ToolError> {
+pub(crate) fn make_empty(path: &Path) -> Result<(), ToolError> {
     match fs::read_dir(path) {
         Ok(mut items) => {
             if items.next().is_some() {
@@ -117,27 +117,25 @@ pub fn make_empty(path: &Path) -> Result<(), ToolError> {
 }
 
 /// Creates a directory and its ancestors. Durable on return.
-pub fn make_dir(path: &Path) -> Result<(), StoreError> {
+pub(crate) fn make_dir(path: &Path) -> Result<(), StoreError> {
     format::make_dir(&Disk, path)
 }
 
-/// Syncs a file.
-pub fn sync_file(path: &Path) -> Result<(), StoreError> {
+pub(crate) fn sync_file(path: &Path) -> Result<(), StoreError> {
     File::open(path).and_then(|file| file.sync_all()).map_err(io_at("sync", path))
 }
 
-/// Syncs a directory.
-pub fn sync_dir(path: &Path) -> Result<(), StoreError> {
+pub(crate) fn sync_dir(path: &Path) -> Result<(), StoreError> {
     format::sync_dir(&Disk, path)
 }
 
 /// Writes a small file atomically and durably.
-pub fn write_small(path: &Path, text: &str) -> Result<(), StoreError> {
+pub(crate) fn write_small(path: &Path, text: &str) -> Result<(), StoreError> {
     Disk.write_whole(path, text.as_bytes()).map_err(io_at("write", path))
 }
 
 /// Gives all files in a directory the owner and group of the directory, for tools that run as root.
-pub fn inherit_owner(dir: &Path) -> Result<(), StoreError> {
+pub(crate) fn inherit_owner(dir: &Path) -> Result<(), StoreError> {
     use std::os::unix::fs::{MetadataExt as _, lchown};
     let owner = fs::metadata(dir).map_err(io_at("read the metadata of", dir))?;
     let mut waiting = vec![dir.to_owned()];
@@ -157,6 +155,6 @@ pub fn inherit_owner(dir: &Path) -> Result<(), StoreError> {
 }
 
 /// The content of a small text file; `None` if it does not exist.
-pub fn text(path: &Path) -> Result<Option<String>, StoreError> {
+pub(crate) fn text(path: &Path) -> Result<Option<String>, StoreError> {
     Ok(format::read_if_exists(path)?.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
 }

@@ -9,7 +9,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
@@ -24,14 +24,14 @@ const DIRECTORY: OFlags =
 
 /// An open directory. Names are relative to it and must not contain `..`.
 #[derive(Debug)]
-pub struct Tree {
+pub(crate) struct Tree {
     directory: OwnedFd,
     path: PathBuf,
 }
 
 impl Tree {
     /// Opens a directory; creates it and its ancestors if missing.
-    pub fn root(path: &Path) -> Result<Self, StoreError> {
+    pub(crate) fn root(path: &Path) -> Result<Self, StoreError> {
         files::make_dir(path)?;
         let flags = DIRECTORY.difference(OFlags::NOFOLLOW);
         let directory = rustix::fs::open(path, flags, Mode::empty()).map_err(io::Error::from);
@@ -39,18 +39,12 @@ impl Tree {
     }
 
     /// The full path of a name, for messages.
-    pub fn path(&self, name: &Path) -> PathBuf {
+    pub(crate) fn path(&self, name: &Path) -> PathBuf {
         self.path.join(name)
     }
 
-    /// Opens a subdirectory.
-    pub fn dir(&self, name: impl AsRef<Path>) -> io::Result<Self> {
+    pub(crate) fn dir(&self, name: impl AsRef<Path>) -> io::Result<Self> {
         self.walk(name.as_ref(), false)
-    }
-
-    /// Opens a subdirectory; creates it and its ancestors if missing.
-    pub fn make_dir(&self, name: impl AsRef<Path>) -> io::Result<Self> {
-        self.walk(name.as_ref(), true)
     }
 
     fn walk(&self, name: &Path, create: bool) -> io::Result<Self> {
@@ -89,12 +83,11 @@ impl Tree {
     }
 
     /// Creates a file; fails if it exists.
-    pub fn create_new(&self, name: impl AsRef<Path>) -> io::Result<File> {
+    pub(crate) fn create_new(&self, name: impl AsRef<Path>) -> io::Result<File> {
         self.open(name.as_ref(), OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)
     }
 
-    /// Opens a file for reading.
-    pub fn open_file(&self, name: impl AsRef<Path>) -> io::Result<File> {
+    pub(crate) fn open_file(&self, name: impl AsRef<Path>) -> io::Result<File> {
         self.open(name.as_ref(), OFlags::RDONLY)
     }
 
@@ -106,7 +99,7 @@ impl Tree {
     }
 
     /// The type of a file, symbolic links included; `None` if it does not exist.
-    pub fn file_type(&self, name: impl AsRef<Path>) -> io::Result<Option<FileType>> {
+    pub(crate) fn file_type(&self, name: impl AsRef<Path>) -> io::Result<Option<FileType>> {
         let found = self.resolve(name.as_ref(), false).and_then(|(dir, name)| {
             Ok(rustix::fs::statat(&dir.directory, &name, AtFlags::SYMLINK_NOFOLLOW)?)
         });
@@ -118,7 +111,7 @@ impl Tree {
     }
 
     /// The names in a subdirectory, sorted.
-    pub fn list(&self, name: impl AsRef<Path>) -> io::Result<Vec<OsString>> {
+    pub(crate) fn list(&self, name: impl AsRef<Path>) -> io::Result<Vec<OsString>> {
         let mut names = Vec::new();
         for item in rustix::fs::Dir::read_from(&self.dir(name)?.directory)? {
             let item = item?;
@@ -131,21 +124,13 @@ impl Tree {
         Ok(names)
     }
 
-    /// Renames a file or directory; creates the target's parent if missing.
-    pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
-        let ((old, from), (new, to)) =
-            (self.resolve(from.as_ref(), false)?, self.resolve(to.as_ref(), true)?);
-        Ok(rustix::fs::renameat(&old.directory, &from, &new.directory, &to)?)
-    }
-
-    /// Creates a hard link to a file elsewhere on the same file system.
-    pub fn link(&self, from: &Path, name: impl AsRef<Path>) -> io::Result<()> {
+    pub(crate) fn link(&self, from: &Path, name: impl AsRef<Path>) -> io::Result<()> {
         let (dir, name) = self.resolve(name.as_ref(), true)?;
         Ok(rustix::fs::linkat(CWD, from, &dir.directory, &name, AtFlags::empty())?)
     }
 
     /// Removes a file, a symbolic link, or a directory with its content. Succeeds if it does not exist.
-    pub fn remove(&self, name: impl AsRef<Path>) -> io::Result<()> {
+    pub(crate) fn remove(&self, name: impl AsRef<Path>) -> io::Result<()> {
         use rustix::io::Errno;
         let (dir, name) = match self.resolve(name.as_ref(), false) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -164,20 +149,13 @@ impl Tree {
         dir.remove_dir(&name)
     }
 
-    /// Removes an empty directory.
-    pub fn remove_dir(&self, name: impl AsRef<Path>) -> io::Result<()> {
+    pub(crate) fn remove_dir(&self, name: impl AsRef<Path>) -> io::Result<()> {
         let (dir, name) = self.resolve(name.as_ref(), false)?;
         Ok(rustix::fs::unlinkat(&dir.directory, &name, AtFlags::REMOVEDIR)?)
     }
 
-    /// Syncs a subdirectory.
-    pub fn sync(&self, name: impl AsRef<Path>) -> io::Result<()> {
+    pub(crate) fn sync(&self, name: impl AsRef<Path>) -> io::Result<()> {
         Ok(rustix::fs::fsync(&self.dir(name)?.directory)?)
-    }
-
-    /// Syncs the whole file system.
-    pub fn sync_file_system(&self) -> io::Result<()> {
-        Ok(rustix::fs::syncfs(self.directory.as_fd())?)
     }
 }
 
@@ -190,21 +168,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_and_directories_are_created_renamed_linked_and_removed() {
+    fn files_and_directories_are_created_linked_and_removed() {
         let dir = tempfile::tempdir().unwrap();
         let tree = Tree::root(&dir.path().join("a/b")).unwrap();
         tree.create_new("c/d/file").unwrap().write_all(b"words").unwrap();
         assert_eq!(tree.create_new("c/d/file").unwrap_err().kind(), io::ErrorKind::AlreadyExists);
         tree.link(&dir.path().join("a/b/c/d/file"), "c/linked").unwrap();
-        tree.rename("c", "e/f").unwrap();
-        assert_eq!(fs::read(dir.path().join("a/b/e/f/linked")).unwrap(), b"words");
-        assert_eq!(tree.list("e/f").unwrap(), ["d", "linked"]);
-        assert!(tree.file_type("e/f/d").unwrap().unwrap().is_dir());
-        assert!(tree.file_type("e/g/d").unwrap().is_none());
-        tree.sync("e/f").unwrap();
-        tree.sync_file_system().unwrap();
-        tree.remove("e").unwrap();
-        tree.remove("e").unwrap();
+        assert_eq!(fs::read(dir.path().join("a/b/c/linked")).unwrap(), b"words");
+        assert_eq!(tree.list("c").unwrap(), ["d", "linked"]);
+        assert!(tree.file_type("c/d").unwrap().unwrap().is_dir());
+        assert!(tree.file_type("e/d").unwrap().is_none());
+        tree.sync("c").unwrap();
+        tree.remove("c").unwrap();
+        tree.remove("c").unwrap();
         assert!(tree.list("").unwrap().is_empty());
         for outside in ["..", "../x", "/x", "a/../../x", ""] {
             assert!(tree.create_new(outside).is_err(), "{outside}");
@@ -227,12 +203,8 @@ mod tests {
             tree.create_new("new").map(drop),
             tree.open_file("file").map(drop),
             tree.open_file("dir/file").map(drop),
-            tree.make_dir("dir/new").map(drop),
-            tree.make_dir("dir").map(drop),
             tree.dir("dir").map(drop),
             tree.list("dir").map(drop),
-            tree.rename("own", "dir/own"),
-            tree.rename("dir/file", "mine"),
             tree.link(&dir.path().join("root/own"), "dir/own"),
             tree.remove("dir/file"),
             tree.sync("dir"),
@@ -242,7 +214,7 @@ mod tests {
             assert!(refused.is_err(), "operation {number}");
         }
         assert!(tree.file_type("dir").unwrap().unwrap().is_symlink());
-        let error = tree.make_dir("dir/new").unwrap_err().to_string();
+        let error = tree.create_new("dir/new").unwrap_err().to_string();
         assert!(error.contains("root/dir is a symbolic link"), "{error}");
         // The symbolic link is removed, not its target.
         tree.remove("dir").unwrap();

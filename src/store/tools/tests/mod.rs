@@ -13,6 +13,7 @@ use super::{ToolError, layout};
 use crate::base::clock::Micros;
 use crate::base::limits::BLOCK_RAW_BYTES;
 use crate::model::{Batch, EventFilter, Source};
+use crate::store::tests::Rig;
 use crate::store::tests::damage::forged::frames;
 use crate::store::tools::backup::restore::restore;
 use crate::store::*;
@@ -33,13 +34,8 @@ fn with_store<T>(dir: &Path, work: impl FnOnce(&Store, &Intake) -> T) -> T {
 }
 
 fn with_store_of<T>(options: &Options, work: impl FnOnce(&Store, &Intake) -> T) -> T {
-    let (store, intake, threads) = Store::open(options).unwrap().on_threads();
-    let done = work(&store, &intake);
-    drop((store, intake));
-    for thread in threads {
-        thread.join().unwrap();
-    }
-    done
+    let rig = Rig::open_with(options);
+    work(&rig.store, &rig.intake)
 }
 
 /// An event of class `events` if its number is divisible by three, otherwise of `jobs`.

@@ -1,6 +1,7 @@
 //! Backups and checks while a sealed segment replaces the old one.
 
 use super::*;
+use crate::store::tests::retention::LimitedSpace;
 use crate::store::tools::Watch;
 
 /// Runs a function at the first step of a tool.
@@ -76,51 +77,9 @@ fn a_log_is_found_at_every_step_of_a_replacement() {
     check(None);
 }
 
-/// A file system without RENAME_EXCHANGE.
-#[derive(Debug)]
-struct Plain;
-
-impl vfs::Fs for Plain {
-    fn create(&self, path: &Path) -> std::io::Result<Box<dyn vfs::FsFile>> {
-        vfs::Disk.create(path)
-    }
-
-    fn open(&self, path: &Path) -> std::io::Result<Box<dyn vfs::FsFile>> {
-        vfs::Disk.open(path)
-    }
-
-    fn open_to_write(&self, path: &Path) -> std::io::Result<Box<dyn vfs::FsFile>> {
-        vfs::Disk.open_to_write(path)
-    }
-
-    fn make_dir(&self, path: &Path) -> std::io::Result<()> {
-        vfs::Disk.make_dir(path)
-    }
-
-    fn sync_dir(&self, path: &Path) -> std::io::Result<()> {
-        vfs::Disk.sync_dir(path)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> std::io::Result<()> {
-        vfs::Disk.rename(from, to)
-    }
-
-    fn remove_file(&self, path: &Path) -> std::io::Result<()> {
-        vfs::Disk.remove_file(path)
-    }
-
-    fn remove_dir_all(&self, path: &Path) -> std::io::Result<()> {
-        vfs::Disk.remove_dir_all(path)
-    }
-
-    fn space(&self, path: &Path) -> std::io::Result<vfs::Space> {
-        vfs::Disk.space(path)
-    }
-}
-
 #[test]
 fn a_replacement_is_complete_with_and_without_rename_exchange() {
-    let media: [&dyn vfs::Fs; 2] = [&vfs::Disk, &Plain];
+    let media: [&dyn vfs::Fs; 2] = [&vfs::Disk, &LimitedSpace::default()];
     for fs in media {
         let parent = tempfile::tempdir().unwrap();
         let dir = parent.path().join(format::segment_name(SeqNo(1)));

@@ -8,18 +8,18 @@ use crate::model::{JidKey, SeqNo};
 use crate::store::StoreError;
 use crate::store::index::sealed::SealedIndex;
 use crate::store::index::state::StateDatabase;
-use crate::store::index::summary::UNLISTED;
+use crate::store::index::summary::{OWN_BITS, UNLISTED};
 use crate::store::index::{LatestJob, MemIndex, MinionSelection, SegmentMetadata};
 
 /// Number of groups in which minions are compared.
 const MINION_GROUPS: u64 = 64;
 
-/// Number of templates with a bit of their own in a block's summary (see `index::summary`).
-const OWN_BITS: usize = 48;
-
 /// Describes the first difference between the index of a sealed segment, its database and its table, and its log; `None` if
 /// they agree. Also returns the metadata in the index.
-pub fn difference(index: &Path, log: &MemIndex) -> Result<(SegmentMetadata, Option<String>), StoreError> {
+pub(crate) fn difference(
+    index: &Path,
+    log: &MemIndex,
+) -> Result<(SegmentMetadata, Option<String>), StoreError> {
     let mut difference = None;
     if let Some(table) = SealedIndex::open_table(index)? {
         difference = first_difference(&table, log)?;
@@ -100,13 +100,13 @@ fn was_stored_last(found: &LatestJob, newest: &LatestJob, log: &MemIndex) -> boo
 /// Whether the index has every tag template of a block. Templates that share a bit cannot be checked.
 fn covers(sealed: &SealedIndex, log: &MemIndex, known: &HashMap<&[u8], u64>, block: usize) -> bool {
     let (found, expected) = (sealed.blocks().templates(block), log.blocks().templates(block));
-    let own = log.templates().each().take(OWN_BITS).filter(|(_, bit)| expected & bit != 0);
+    let own = log.templates().each().take(OWN_BITS as usize).filter(|(_, bit)| expected & bit != 0);
     found & UNLISTED != 0
         || own.into_iter().all(|(template, _)| known.get(template).is_some_and(|bit| found & bit != 0))
 }
 
 /// Compares the catalogue in the state database with the segment indexes; returns the segments that differ.
-pub fn catalogue(
+pub(crate) fn catalogue(
     state: &Path,
     segments: &[(String, SeqNo, Option<SegmentMetadata>)],
 ) -> Result<Vec<(String, SeqNo, CatalogueDifference)>, StoreError> {
@@ -128,7 +128,7 @@ pub fn catalogue(
 
 /// A difference between catalogue and segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CatalogueDifference {
+pub(crate) enum CatalogueDifference {
     /// The segment is missing.
     Missing {
         /// Number of its entries.

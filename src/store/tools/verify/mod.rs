@@ -27,62 +27,53 @@ use crate::store::vfs::{Disk, Fs};
 use crate::store::{Class, StoreError};
 use compare::CatalogueDifference;
 
-/// A finding.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
-    /// The file or directory.
-    pub path: PathBuf,
+pub(crate) struct Problem {
+    pub(crate) path: PathBuf,
     /// Offset of the finding in the file.
-    pub offset: Option<u64>,
+    pub(crate) offset: Option<u64>,
     /// Length of the affected range.
-    pub bytes: Option<u64>,
+    pub(crate) bytes: Option<u64>,
     /// Description of the defect.
-    pub what: String,
+    pub(crate) what: String,
     /// Consequence and remedy.
-    pub means: String,
+    pub(crate) means: String,
     /// Upper bound of the entries lost.
-    pub entries_lost: u64,
+    pub(crate) entries_lost: u64,
     /// The sequence numbers before and after the damaged range.
     gap: Option<(SeqNo, SeqNo)>,
 }
 
 /// Result of the comparison of indexes with logs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum IndexCheck {
-    /// Number of indexes compared.
+pub(crate) enum IndexCheck {
     Compared(u64),
     /// Not compared, and why.
     Skipped(String),
 }
 
-/// Result of a verification.
 #[derive(Debug)]
-pub struct VerifyReport {
-    /// The version of the format.
-    pub format: u32,
+pub(crate) struct VerifyReport {
+    pub(crate) format: u32,
     /// The daemon that has the store open.
-    pub holder: Option<String>,
-    /// Segments read.
-    pub segments: u64,
+    pub(crate) holder: Option<String>,
+    pub(crate) segments: u64,
     /// Number of good frames.
-    pub frames: u64,
-    /// Entries in good frames.
-    pub entries: u64,
-    /// Bytes of the logs.
-    pub log_bytes: u64,
+    pub(crate) frames: u64,
+    pub(crate) entries: u64,
+    pub(crate) log_bytes: u64,
     /// Result of the comparison of indexes.
-    pub indexes: IndexCheck,
-    /// Damage.
-    pub problems: Vec<Problem>,
+    pub(crate) indexes: IndexCheck,
+    pub(crate) problems: Vec<Problem>,
     /// Number of problems omitted from the list.
-    pub problems_more: u64,
+    pub(crate) problems_more: u64,
     /// Findings without consequences.
-    pub notes: Vec<Problem>,
+    pub(crate) notes: Vec<Problem>,
 }
 
 impl VerifyReport {
     /// Upper bound of the entries lost.
-    pub fn entries_lost(&self) -> u64 {
+    pub(crate) fn entries_lost(&self) -> u64 {
         self.problems.iter().map(|problem| problem.entries_lost).sum()
     }
 
@@ -100,15 +91,18 @@ fn about(path: &Path, what: impl Into<String>, means: impl Into<String>) -> Prob
     Problem { path: path.to_owned(), offset: None, bytes: None, what, means, entries_lost: 0, gap: None }
 }
 
-/// Scope of a verification.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct VerifyOptions {
+pub(crate) struct VerifyOptions {
     /// Verifier only the heads of frames: no bodies, no indexes.
-    pub quick: bool,
+    pub(crate) quick: bool,
 }
 
 /// Verifies a store. An error means that the check could not be completed, not that the store is damaged.
-pub fn verify(dir: &Path, options: VerifyOptions, watch: &mut dyn Watch) -> Result<VerifyReport, ToolError> {
+pub(crate) fn verify(
+    dir: &Path,
+    options: VerifyOptions,
+    watch: &mut dyn Watch,
+) -> Result<VerifyReport, ToolError> {
     let store_id = layout::check_store(dir)?;
     let holder = layout::holder(dir)?;
     let segments = layout::segments(dir)?;

@@ -12,13 +12,12 @@ enum Page {
     Part { bits: Box<[u64]>, count: u64 },
 }
 
-/// A set of sequence numbers.
 #[derive(Debug, Default)]
-pub struct SeqSet(BTreeMap<u64, Page>);
+pub(crate) struct SeqSet(BTreeMap<u64, Page>);
 
 impl SeqSet {
     /// Inserts a number; false if it is present already.
-    pub fn insert(&mut self, seq: SeqNo) -> bool {
+    pub(crate) fn insert(&mut self, seq: SeqNo) -> bool {
         let words = usize::try_from(PAGE_BITS / 64).unwrap_or(0);
         let empty = || Page::Part { bits: vec![0; words].into_boxed_slice(), count: 0 };
         let page = self.0.entry(seq.0 / PAGE_BITS).or_insert_with(empty);
@@ -34,8 +33,7 @@ impl SeqSet {
         is_new
     }
 
-    /// Whether a number is present.
-    pub fn has(&self, seq: SeqNo) -> bool {
+    pub(crate) fn has(&self, seq: SeqNo) -> bool {
         match self.0.get(&(seq.0 / PAGE_BITS)) {
             None => false,
             Some(Page::Full) => true,
@@ -48,7 +46,7 @@ impl SeqSet {
     }
 
     /// Number of absent numbers between `after` and `before`, both exclusive.
-    pub fn missing_between(&self, after: SeqNo, before: SeqNo) -> u64 {
+    pub(crate) fn missing_between(&self, after: SeqNo, before: SeqNo) -> u64 {
         let mut missing = 0;
         let mut at = after.0.saturating_add(1);
         while at < before.0 {
@@ -65,8 +63,7 @@ impl SeqSet {
         missing
     }
 
-    /// The largest number.
-    pub fn last(&self) -> Option<SeqNo> {
+    pub(crate) fn last(&self) -> Option<SeqNo> {
         let (number, page) = self.0.last_key_value()?;
         let first = number * PAGE_BITS;
         match page {

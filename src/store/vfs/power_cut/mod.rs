@@ -285,7 +285,6 @@ impl DiskState {
         self.changes.push(Change::Remove { dir: from.0, name: from.1, node });
     }
 
-    /// Exchanges two names of one directory.
     fn exchange(&mut self, one: &Path, other: &Path) -> Option<()> {
         let ((dir, one), (same, other)) = (self.target(one)?, self.target(other)?);
         assert_eq!(dir, same, "the names are in one directory");

@@ -9,7 +9,6 @@ use super::{DiskNode, DiskState, Id, PowerCut};
 /// The blocks of a file.
 #[derive(Debug, Default)]
 pub(super) struct FileSpace {
-    /// Numbers of the allocated blocks.
     pub(super) blocks: BTreeSet<u64>,
     /// Number of open handles.
     pub(super) open: usize,
@@ -48,7 +47,6 @@ impl DiskState {
         }
     }
 
-    /// Blocks in use, those of directories included.
     pub(super) fn blocks_used(&self) -> u64 {
         let used = |node: &DiskNode| match node {
             DiskNode::Dir { gone: true, .. } => 0,
