@@ -74,9 +74,9 @@ pub struct Ctx {
     /// Fires events onto the buses.
     pub firer: Arc<Firer>,
     /// The reactor, if configured.
-    pub reactor: Option<Handle>,
+    pub(crate) reactor: Option<Handle>,
     /// The sinks.
-    pub engines: Arc<Engines>,
+    pub(crate) engines: Arc<Engines>,
     /// The tokens of HTTP.
     pub tokens: Arc<Tokens>,
     /// The open ZeroMQ sockets.
