@@ -13,7 +13,7 @@ use std::path::Path;
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
 
-use crate::wire::unix_listener::user_name;
+use crate::base::users::User;
 
 /// The reason not to trust the user that serves `path`; `None` if the user is trusted.
 pub(super) fn objection(connection: impl AsFd, path: &Path) -> io::Result<Option<String>> {
@@ -21,7 +21,7 @@ pub(super) fn objection(connection: impl AsFd, path: &Path) -> io::Result<Option
     if uid == 0 || uid == geteuid().as_raw() || directory_owner(path) == Some(uid) {
         return Ok(None);
     }
-    let user = user_name(uid);
+    let user = User::numbered(uid).map_or_else(|| uid.to_string(), |user| user.name);
     Ok(Some(format!(
         "user {user} serves this socket and is not trusted, nothing was sent (if the daemon runs as that user, give it a socket in \
          a directory that belongs to {user} and that only root can replace)"

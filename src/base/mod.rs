@@ -1,7 +1,8 @@
-//! Used by all modules: the time, every limit, every counter, the stop signal, and short forms of numbers.
+//! Used by all modules: the time, every limit, every counter, the stop signal, short forms of numbers, users and groups.
 
 pub mod clock;
 pub mod limits;
 pub mod metrics;
 pub mod shutdown;
 pub mod units;
+pub(crate) mod users;

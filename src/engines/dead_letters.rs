@@ -29,59 +29,37 @@ use crate::base::limits::{DEAD_LETTERS_BYTES_MAX, DEAD_LETTERS_MAX};
 use crate::model::SeqNo;
 use crate::store::vfs::{Fs, FsFile};
 
-/// One dead letter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DeadLetter {
-    /// Sequence number of the event.
-    pub seq: u64,
+pub(crate) struct DeadLetter {
+    pub(crate) seq: u64,
     /// Arrival of the event, microseconds since 1970.
-    pub at: i64,
+    pub(crate) at: i64,
     /// Time of the last rejection.
-    pub failed_at: i64,
-    /// Number of rejections.
-    pub attempts: u32,
+    pub(crate) failed_at: i64,
+    pub(crate) attempts: u32,
     /// The destination's reason, or the encoder's.
-    pub reason: String,
+    pub(crate) reason: String,
     /// The event's id, as all other fields of the event.
-    pub id: String,
-    /// Tag.
-    pub tag: String,
-    /// Minion id; empty for none.
-    pub minion: String,
-    /// Function; empty for none.
-    pub fun: String,
-    /// Job id; empty for none.
-    pub jid: String,
-    /// The master's id; empty if unknown.
-    pub master_id: String,
+    pub(crate) id: String,
+    pub(crate) tag: String,
+    pub(crate) minion: String,
+    pub(crate) fun: String,
+    pub(crate) jid: String,
+    pub(crate) master_id: String,
     /// Data: msgpack in base64.
-    pub body: String,
+    pub(crate) body: String,
 }
 
 /// Why dead letters were not stored, read or removed.
 #[derive(Debug, thiserror::Error)]
-pub enum DeadLetterError {
-    /// The limit is reached.
+pub(crate) enum DeadLetterError {
     #[error(
         "the dead letters are full ({count}, {bytes} bytes): deliveries stop until some are retried or dropped \
          (`saltcellar sinks dead-letters`)"
     )]
-    Full {
-        /// Their number.
-        count: usize,
-        /// Their size.
-        bytes: u64,
-    },
-    /// The disk.
+    Full { count: usize, bytes: u64 },
     #[error("cannot {action} {}: {why}", path.display())]
-    Io {
-        /// The operation.
-        action: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        why: std::io::Error,
-    },
+    Io { action: &'static str, path: PathBuf, why: std::io::Error },
 }
 
 impl DeadLetter {
@@ -107,12 +85,12 @@ impl DeadLetter {
     }
 
     /// Whether a person means this one: by the event's id or its sequence number.
-    pub fn is(&self, name: &str) -> bool {
+    pub(crate) fn is(&self, name: &str) -> bool {
         self.id == name || name.parse() == Ok(self.seq)
     }
 
     /// The event. Data that is not base64 is empty, which no encoder reads.
-    pub fn event(&self) -> Event {
+    pub(crate) fn event(&self) -> Event {
         Event {
             id: self.id.clone(),
             seq: SeqNo(self.seq),
@@ -127,9 +105,8 @@ impl DeadLetter {
     }
 }
 
-/// The dead letters of one sink.
 #[derive(Debug)]
-pub struct DeadLetters {
+pub(crate) struct DeadLetters {
     fs: Arc<dyn Fs>,
     path: PathBuf,
     state: Mutex<State>,
@@ -148,7 +125,7 @@ struct State {
 
 impl DeadLetters {
     /// Reads the dead letters of a sink, if it has any.
-    pub fn open(state_dir: &Path, name: &str, fs: Arc<dyn Fs>) -> Result<Self, DeadLetterError> {
+    pub(crate) fn open(state_dir: &Path, name: &str, fs: Arc<dyn Fs>) -> Result<Self, DeadLetterError> {
         let path = state_dir.join("sinks").join(format!("{name}.dead"));
         let bytes = match std::fs::read(&path) {
             Err(why) if why.kind() == std::io::ErrorKind::NotFound => Vec::new(),
@@ -169,19 +146,17 @@ impl DeadLetters {
         Ok(Self { fs, path, state: Mutex::new(state) })
     }
 
-    /// Their number.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         let state = self.state.lock();
         state.letters.len() + state.damaged.len()
     }
 
-    /// All, by sequence number.
-    pub fn all(&self) -> Vec<DeadLetter> {
+    pub(crate) fn all(&self) -> Vec<DeadLetter> {
         self.state.lock().letters.values().cloned().collect()
     }
 
     /// Adds an event, or the new reason of one that was retried. Durable on return.
-    pub fn add(&self, event: &Event, reason: &str, now: Micros) -> Result<(), DeadLetterError> {
+    pub(crate) fn add(&self, event: &Event, reason: &str, now: Micros) -> Result<(), DeadLetterError> {
         let mut state = self.state.lock();
         let key = (event.seq.0, event.id.clone());
         let known = state.letters.get(&key).map(|letter| letter.attempts);
@@ -219,7 +194,7 @@ impl DeadLetters {
     }
 
     /// Removes these, or all without a list, damaged ones too; returns their number. Durable on return.
-    pub fn remove(&self, ids: Option<&[String]>) -> Result<usize, DeadLetterError> {
+    pub(crate) fn remove(&self, ids: Option<&[String]>) -> Result<usize, DeadLetterError> {
         let mut state = self.state.lock();
         let (letters, damaged) = (state.letters.clone(), state.damaged.clone());
         if let Some(ids) = ids {

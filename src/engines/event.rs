@@ -23,27 +23,20 @@ use crate::wire::json::{append_plain, to_json};
 use crate::wire::msgpack::{as_text, get, pairs};
 use crate::wire::salt_event::{HOOK_TAG, HOPS};
 
-/// An event to be encoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Event {
+pub(crate) struct Event {
     /// Identifies the event; see the module.
-    pub id: String,
-    /// Sequence number.
-    pub seq: SeqNo,
-    /// Arrival.
-    pub at: Micros,
+    pub(crate) id: String,
+    pub(crate) seq: SeqNo,
+    pub(crate) at: Micros,
     /// Tag; bytes that are not UTF-8 are replaced.
-    pub tag: String,
-    /// Minion id; empty for none.
-    pub minion: String,
-    /// Function; empty for none.
-    pub fun: String,
-    /// Job id; empty for none.
-    pub jid: String,
-    /// The master's id; empty if unknown.
-    pub master_id: Arc<str>,
+    pub(crate) tag: String,
+    pub(crate) minion: String,
+    pub(crate) fun: String,
+    pub(crate) jid: String,
+    pub(crate) master_id: Arc<str>,
     /// Data as msgpack.
-    pub body: Vec<u8>,
+    pub(crate) body: Vec<u8>,
 }
 
 /// The keys of the JSON form but `data`.
@@ -59,14 +52,13 @@ struct Header<'a> {
     master_id: Option<&'a str>,
 }
 
-/// The data of an event is not msgpack.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the event's data is not readable: {0}")]
-pub struct Unreadable(String);
+pub(crate) struct Unreadable(String);
 
 impl Event {
     /// The event of an entry. `master_id` is that of this machine's master.
-    pub fn new(entry: StoredEntry, id: String, master_id: &Arc<str>) -> Self {
+    pub(crate) fn new(entry: StoredEntry, id: String, master_id: &Arc<str>) -> Self {
         let StoredEntry { seq, at, tag, minion, fun, jid, body, .. } = entry;
         let of_event = get(&body, "master_id").and_then(as_text).filter(|id| !id.is_empty());
         let master_id = of_event.map_or_else(|| master_id.clone(), Arc::from);
@@ -76,7 +68,7 @@ impl Event {
     }
 
     /// Number of hooks that the event has passed through; 0 if it is not an event of a hook.
-    pub fn hops(&self) -> u32 {
+    pub(crate) fn hops(&self) -> u32 {
         if !self.tag.starts_with(HOOK_TAG) {
             return 0;
         }
@@ -86,15 +78,14 @@ impl Event {
         before.unwrap_or(0).saturating_add(1)
     }
 
-    /// The data.
-    pub fn data(&self) -> Result<Json, Unreadable> {
+    pub(crate) fn data(&self) -> Result<Json, Unreadable> {
         let mut rest = self.body.as_slice();
         let value = rmpv::decode::read_value_with_max_depth(&mut rest, RMPV_DEPTH_MAX);
         value.map(|value| to_json(&value)).map_err(|error| Unreadable(error.to_string()))
     }
 
     /// All keys of the JSON form but `data`.
-    pub fn header(&self) -> Result<Map<String, Json>, Unreadable> {
+    pub(crate) fn header(&self) -> Result<Map<String, Json>, Unreadable> {
         match serde_json::to_value(self.head()) {
             Ok(Json::Object(fields)) => Ok(fields),
             Ok(_) => Err(Unreadable("its header is not an object".to_owned())),
@@ -116,8 +107,7 @@ impl Event {
         }
     }
 
-    /// The text of the JSON form.
-    pub fn to_text(&self) -> Result<Vec<u8>, Unreadable> {
+    pub(crate) fn to_text(&self) -> Result<Vec<u8>, Unreadable> {
         let mut text = Vec::with_capacity(self.body.len() + 400);
         serde_json::to_writer(&mut text, &self.head()).map_err(|error| Unreadable(error.to_string()))?;
         // `data` is the last key.
@@ -130,8 +120,7 @@ impl Event {
         Ok(text)
     }
 
-    /// The JSON form.
-    pub fn to_json(&self) -> Result<Map<String, Json>, Unreadable> {
+    pub(crate) fn to_json(&self) -> Result<Map<String, Json>, Unreadable> {
         let mut fields = self.header()?;
         fields.insert("data".to_owned(), self.data()?);
         Ok(fields)
@@ -150,7 +139,6 @@ pub(super) mod tests {
         Event::new(entry(seq, tag, minion, data), format!("store:{seq}"), &"master1".into())
     }
 
-    /// A stored event with this data.
     #[expect(clippy::needless_pass_by_value, reason = "callers pass literals")]
     pub(in crate::engines) fn entry(seq: u64, tag: &str, minion: &str, data: Json) -> StoredEntry {
         let body = encode(&data).unwrap();

@@ -17,16 +17,16 @@
 //! matching event is delivered at least once. Engines only read the log: none of them delays a writer or another engine. A script
 //! writes to Salt's bus only, at a limited rate.
 
-pub mod dead_letters;
-pub mod encoder;
-pub mod event;
-pub mod feed;
+pub(crate) mod dead_letters;
+pub(crate) mod encoder;
+pub(crate) mod event;
+pub(crate) mod feed;
 pub mod preset;
-pub mod program;
-pub mod runtime;
-pub mod secret;
-pub mod settings;
-pub mod template;
-pub mod transport;
+pub(crate) mod program;
+pub(crate) mod runtime;
+pub(crate) mod secret;
+pub(crate) mod settings;
+pub(crate) mod template;
+pub(crate) mod transport;
 
 pub use settings::kind::Kind;

@@ -13,9 +13,8 @@ use crate::base::limits::SINK_SECRET_BYTES_MAX;
 use crate::model::REDACTED;
 use crate::model::word::{Word, words};
 
-/// The place of a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Secret {
+pub(crate) enum Secret {
     /// A file with the value; white space at the end does not count.
     File(PathBuf),
     /// A systemd credential (`LoadCredential=` in the unit).
@@ -24,7 +23,7 @@ pub enum Secret {
 
 /// A text of the configuration that may be a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Text {
+pub(crate) enum Text {
     /// The text itself.
     Plain(String),
     /// The place of the text.
@@ -58,10 +57,9 @@ words! {
         };
 }
 
-/// A secret could not be read.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read the secret {}: {why}", secret.show().unwrap_or_default())]
-pub struct SecretError {
+pub(crate) struct SecretError {
     secret: Secret,
     why: io::Error,
 }
@@ -94,18 +92,16 @@ impl Secret {
 
 /// The values that a transport uses.
 #[derive(Default)]
-pub struct Revealed(Vec<String>);
+pub(crate) struct Revealed(Vec<String>);
 
 impl Revealed {
-    /// Reads a secret.
-    pub fn secret(&mut self, secret: &Secret) -> Result<String, SecretError> {
+    pub(crate) fn secret(&mut self, secret: &Secret) -> Result<String, SecretError> {
         let value = secret.value()?;
         self.0.push(value.clone());
         Ok(value)
     }
 
-    /// Reads a text that may be a secret.
-    pub fn text(&mut self, text: &Text) -> Result<String, SecretError> {
+    pub(crate) fn text(&mut self, text: &Text) -> Result<String, SecretError> {
         match text {
             Text::Plain(text) => Ok(text.clone()),
             Text::Secret(secret) => self.secret(secret),
@@ -113,12 +109,12 @@ impl Revealed {
     }
 
     /// Hides a value that is made of secrets, such as a header with a password in base64.
-    pub fn hide(&mut self, value: &str) {
+    pub(crate) fn hide(&mut self, value: &str) {
         self.0.push(value.to_owned());
     }
 
     /// The text without the values.
-    pub fn scrub(&self, text: &str) -> String {
+    pub(crate) fn scrub(&self, text: &str) -> String {
         let mut clean = text.to_owned();
         for value in &self.0 {
             clean = clean.replace(value.as_str(), REDACTED);

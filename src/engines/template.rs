@@ -12,21 +12,18 @@ use serde_json::Value as Json;
 use crate::base::limits::{SINK_ITEM_BYTES_MAX, SINK_TEMPLATE_FUEL};
 use crate::config::Invalid;
 
-/// A compiled template.
 #[derive(Clone)]
-pub struct Template(Arc<Environment<'static>>);
+pub(crate) struct Template(Arc<Environment<'static>>);
 
 /// The name of a template in its own environment.
 const NAME: &str = "template";
 
-/// A template failed for one event.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the template failed: {0}")]
-pub struct RenderError(String);
+pub(crate) struct RenderError(String);
 
 impl Template {
-    /// Compiles the value of the option `key`.
-    pub fn new(key: &str, text: &str) -> Result<Self, Invalid> {
+    pub(crate) fn new(key: &str, text: &str) -> Result<Self, Invalid> {
         let mut env = Environment::new();
         env.set_undefined_behavior(UndefinedBehavior::Chainable);
         env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
@@ -45,8 +42,7 @@ impl Template {
         Ok(Self(Arc::new(env)))
     }
 
-    /// Renders the template with the keys of `context`.
-    pub fn render(&self, context: impl Serialize) -> Result<String, RenderError> {
+    pub(crate) fn render(&self, context: impl Serialize) -> Result<String, RenderError> {
         let failed = |error: minijinja::Error| {
             let line = error.line().map(|line| format!("line {line}: ")).unwrap_or_default();
             RenderError(format!("{line}{}", message(&error)))
@@ -78,7 +74,7 @@ impl std::fmt::Debug for Template {
 }
 
 /// The value of a dotted path, such as `items.0.status`; `*` is the only member of a map or list.
-pub fn at_path<'a>(value: &'a Json, path: &str) -> Option<&'a Json> {
+pub(crate) fn at_path<'a>(value: &'a Json, path: &str) -> Option<&'a Json> {
     path.split('.').filter(|step| !step.is_empty()).try_fold(value, |value, step| match (value, step) {
         (Json::Object(map), "*") if map.len() == 1 => map.values().next(),
         (Json::Object(map), key) => map.get(key),

@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// The level of a note.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NoteLevel {
@@ -44,7 +46,7 @@ pub struct Note {
 }
 
 /// A position in a file.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Location {
     /// The file; empty if unknown or not applicable.
     pub file: String,
@@ -55,9 +57,10 @@ pub struct Location {
 }
 
 /// The failure of a reaction, or of a part of it, before any call.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReactionFailure {
     /// The location.
+    #[serde(flatten)]
     pub at: Location,
     /// The cause.
     pub cause: String,

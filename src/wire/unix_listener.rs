@@ -19,36 +19,18 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 
 use crate::base::limits::{LISTEN_BACKLOG, PEER_TIMEOUT};
+use crate::base::users::group_id;
 
-/// The reason why a socket could not be opened.
 #[derive(Debug, thiserror::Error)]
-pub enum SocketError {
+pub(crate) enum SocketError {
     /// Another process listens on it.
     #[error("another daemon listens on {}: stop it first, or set a different {key}", path.display())]
-    InUse {
-        /// The path of the socket.
-        path: PathBuf,
-        /// Its configuration key.
-        key: &'static str,
-    },
+    InUse { path: PathBuf, key: &'static str },
     /// The path is a file of another kind, which is kept.
     #[error("{} exists and is not a socket: move it away, or set a different {key}", path.display())]
-    NotASocket {
-        /// The path.
-        path: PathBuf,
-        /// Its configuration key.
-        key: &'static str,
-    },
-    /// The operating system reported an error.
+    NotASocket { path: PathBuf, key: &'static str },
     #[error("{action} {}: {why}", path.display())]
-    Io {
-        /// The failed action, verb first.
-        action: &'static str,
-        /// The affected path.
-        path: PathBuf,
-        /// The error.
-        why: io::Error,
-    },
+    Io { action: &'static str, path: PathBuf, why: io::Error },
     /// Another user could replace the socket.
     #[error("{0}")]
     Unsafe(DirectoryProblem),
@@ -56,20 +38,9 @@ pub enum SocketError {
     #[error(
         "{key}: this process may not give the socket to the group `{name}`: under systemd, set Group={name} in the unit"
     )]
-    GroupDenied {
-        /// The group's name.
-        name: String,
-        /// Its configuration key.
-        key: &'static str,
-    },
-    /// The group does not exist on this machine.
+    GroupDenied { name: String, key: &'static str },
     #[error("{key}: there is no group `{name}` on this machine")]
-    NoGroup {
-        /// The group's name.
-        name: String,
-        /// Its configuration key.
-        key: &'static str,
-    },
+    NoGroup { name: String, key: &'static str },
 }
 
 /// A bound and listening socket, whose file is removed on drop unless the service manager keeps the socket open.
@@ -82,16 +53,14 @@ pub struct Listener {
 /// Path, permissions and group of a socket, and their configuration keys.
 #[derive(Debug, Clone, Copy)]
 pub struct ListenerSpec<'a> {
-    /// The path of the socket.
-    pub path: &'a Path,
-    /// Its permission bits.
-    pub mode: u32,
+    pub(crate) path: &'a Path,
+    pub(crate) mode: u32,
     /// Its group; none keeps the daemon's own.
-    pub group: Option<&'a str>,
+    pub(crate) group: Option<&'a str>,
     /// The configuration key of the path.
-    pub key: &'static str,
+    pub(crate) key: &'static str,
     /// The configuration key of the group.
-    pub group_key: &'static str,
+    pub(crate) group_key: &'static str,
 }
 
 impl Drop for Listener {
@@ -110,7 +79,7 @@ impl AsFd for Listener {
 
 impl Listener {
     /// Binds the socket, and creates its directory if needed. Requires a tokio runtime.
-    pub fn open(spec: &ListenerSpec<'_>) -> Result<Self, SocketError> {
+    pub(crate) fn open(spec: &ListenerSpec<'_>) -> Result<Self, SocketError> {
         let ListenerSpec { path, key, .. } = *spec;
         let gid = prepare(spec)?;
         match fs::symlink_metadata(path) {
@@ -131,7 +100,7 @@ impl Listener {
 
     /// Uses a socket that is bound to the path and listens already. The service manager keeps it open, so its file stays on drop.
     /// Requires a tokio runtime.
-    pub fn inherit(
+    pub(crate) fn inherit(
         spec: &ListenerSpec<'_>,
         passed: std::os::unix::net::UnixListener,
     ) -> Result<Self, SocketError> {
@@ -143,13 +112,13 @@ impl Listener {
     }
 
     /// Leaves the file on drop, because the service manager keeps the socket open for the next daemon.
-    pub fn keep(&mut self) {
+    pub(crate) fn keep(&mut self) {
         self.kept = true;
     }
 
     /// Accepts peers until `stop` turns true and passes each to `handle`, at most `permits_max` at once; further ones go to
     /// `reject`. The socket is removed first; returns when all peers are done, or after [`PEER_TIMEOUT`].
-    pub async fn serve<F>(
+    pub(crate) async fn serve<F>(
         self,
         permits_max: usize,
         mut stop: watch::Receiver<bool>,
@@ -270,9 +239,9 @@ fn make_dirs(dir: &Path, socket_mode: u32) -> io::Result<()> {
 
 /// An insecure property of a directory of a socket, with the remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DirectoryProblem {
+pub(crate) struct DirectoryProblem {
     /// Whether another user could impersonate the daemon.
-    pub fatal: bool,
+    pub(crate) fatal: bool,
     message: String,
 }
 
@@ -283,7 +252,7 @@ impl std::fmt::Display for DirectoryProblem {
 }
 
 /// The problems of a directory with a socket of the given user, mode and group.
-pub fn directory_problems(
+pub(crate) fn directory_problems(
     dir: &Path,
     uid: u32,
     mode: u32,
@@ -295,7 +264,7 @@ pub fn directory_problems(
 
 /// The problems of the parents of `dir`, which messages call `what`: a user with write access to a parent can replace
 /// the directory.
-pub fn parent_problems(dir: &Path, what: &str, uid: u32) -> io::Result<Vec<DirectoryProblem>> {
+pub(crate) fn parent_problems(dir: &Path, what: &str, uid: u32) -> io::Result<Vec<DirectoryProblem>> {
     // The parents of the given path and of the real one: a link can be replaced as well as a directory.
     let (named, real) = (std::path::absolute(dir)?, dir.canonicalize()?);
     let mut seen = Vec::new();
@@ -408,26 +377,6 @@ fn check_directory(
         );
     }
     problems
-}
-
-/// The id of a group, from `/etc/group`.
-pub fn group_id(name: &str) -> Option<u32> {
-    let groups = fs::read_to_string("/etc/group").ok()?;
-    groups.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok())?
-    })
-}
-
-/// The name of a user, from `/etc/passwd`; the uid if it has none.
-pub fn user_name(uid: u32) -> String {
-    let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
-    let name = users.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        let name = fields.next()?;
-        (fields.nth(1)?.parse() == Ok(uid)).then(|| name.to_owned())
-    });
-    name.unwrap_or_else(|| uid.to_string())
 }
 
 #[cfg(test)]

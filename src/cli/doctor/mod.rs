@@ -28,6 +28,7 @@ use crate::api::call::store::{Space, StoreState};
 use crate::api::client::{Client, ClientError};
 use crate::api::status::{BusRow, ClockStep, LOSS_COUNTERS, Level, LossCounter, SPOOL_WAITS_MAX, Status};
 use crate::base::clock::Clock;
+use crate::base::users;
 use crate::cli::{Column, Exit, Finding, Format, Global, Output, Table, ask, plain};
 use crate::config::salt_master::{SaltMaster, python as salt_python};
 use crate::config::{Config, Environment, SocketChoice};
@@ -308,7 +309,7 @@ fn check_socket(found: &mut Findings, socket: &Path, config: &Config) {
         Err(error) => return found.problem(format!("{at}: {error}")),
     };
     let mode = file.mode() & 0o777;
-    let gid = config.socket_group.as_deref().and_then(unix_listener::group_id);
+    let gid = config.socket_group.as_deref().and_then(users::group_id);
     let dir = socket.parent().unwrap_or(Path::new("/"));
     let looked = unix_listener::directory_problems(dir, file.uid(), mode, gid).and_then(|of_dir| {
         Ok([of_dir, unix_listener::parent_problems(dir, "the socket's directory", file.uid())?].concat())

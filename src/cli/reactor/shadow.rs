@@ -10,7 +10,6 @@ use crate::api::client::{Client, ClientError, args};
 use crate::base::clock::{Clock, Micros};
 use crate::base::limits::{REACTOR_MODE_INTERVAL, REACTOR_SHADOW_LATE, REACTOR_SHADOW_WINDOW_MAX};
 use crate::cli::{Column, Global, Output, Table, When, ask, finding, plain, short, show};
-use crate::model::ReactionFailure;
 use crate::reactor::master::pack;
 use crate::reactor::shadow::{
     Comparer, Comparison, Difference, FailedReaction, ObservedCall, OurCall, SaltsCall, ShadowItem,
@@ -156,10 +155,8 @@ fn read(
         let workers = workers.ok_or_else(|| invalid("no workers"))?;
         let comparer = comparer.get_or_insert_with(|| Comparer::new(window, workers, since, until));
         for item in page["items"].as_array().ok_or_else(|| invalid("no items"))? {
-            let item = value(item)
-                .as_ref()
-                .and_then(ShadowItem::from_value)
-                .ok_or_else(|| invalid("an invalid item"))?;
+            let item: ShadowItem =
+                serde_json::from_value(to_json(item)).map_err(|_| invalid("an invalid item"))?;
             comparer.take(item).into_iter().for_each(|comparison| report.note(comparison));
         }
         let reached = page["reached"].as_i64().ok_or_else(|| invalid("no time"))?;
@@ -178,17 +175,6 @@ fn read(
         }
         position = ("from", Value::from(next));
     }
-}
-
-fn value(value: &Value) -> Option<python::Value> {
-    let mut bytes = Vec::new();
-    rmpv::encode::write_value(&mut bytes, value).ok()?;
-    pack::unpacked(&bytes)
-}
-
-fn json_of(value: &python::Value) -> Json {
-    let bytes = pack::packed(value);
-    rmpv::decode::read_value(&mut bytes.as_slice()).map_or(Json::Null, |value| to_json(&value))
 }
 
 fn document(report: &ShadowReport, read: &ReadState, args: &Args) -> Json {
@@ -216,25 +202,20 @@ fn document(report: &ShadowReport, read: &ReadState, args: &Args) -> Json {
 fn of_ours(ours: &OurCall) -> Json {
     json!({
         "event": ours.event.0, "time": ours.at.iso(), "tag": ours.tag, "rules": ours.rules,
-        "reaction": ours.reaction.0, "call": json_of(&ours.call.to_value()),
+        "reaction": ours.reaction.0, "call": ours.call,
     })
 }
 
 fn of_salts(salts: &SaltsCall) -> Json {
     json!({
-        "event": salts.seq.0, "time": salts.at.iso(), "jid": salts.jid, "call": json_of(&salts.call.to_value()),
+        "event": salts.seq.0, "time": salts.at.iso(), "jid": salts.jid, "call": salts.call,
     })
-}
-
-fn failure(failure: &ReactionFailure) -> Json {
-    let ReactionFailure { at, cause } = failure;
-    json!({"file": at.file, "line": at.line, "rendered": at.rendered, "cause": cause})
 }
 
 fn difference(comparison: &Comparison) -> Json {
     match comparison {
         Comparison::Differs(ours, salts, fields) => {
-            let shown = |value: &Option<python::Value>| value.as_ref().map(json_of);
+            let shown = |value: &Option<python::Value>| value.as_ref().map(pack::to_json);
             let field = |one: &Difference| json!({"field": one.field, "ours": shown(&one.ours), "salts": shown(&one.salts)});
             json!({
                 "what": "differs", "fields": fields.iter().map(field).collect::<Vec<_>>(),
@@ -255,7 +236,7 @@ fn difference(comparison: &Comparison) -> Json {
                 "what": "ours_failed",
                 "ours": {
                     "event": failed.event.0, "time": failed.at.iso(), "tag": failed.tag, "rules": failed.rules,
-                    "reaction": failed.reaction.0, "failures": failed.failures.iter().map(failure).collect::<Vec<_>>(),
+                    "reaction": failed.reaction.0, "failures": failed.failures,
                 },
                 "salts": salts.as_ref().map(|salts| of_salts(salts)),
             })
@@ -343,7 +324,7 @@ fn print_comparison(out: &mut Output, comparison: &Comparison) -> anyhow::Result
             out.line(&by(ours))?;
             out.line(&with(salts))?;
             let shown = |value: &Option<python::Value>| match value {
-                Some(value) => json_of(value).to_string(),
+                Some(value) => pack::to_json(value).to_string(),
                 None => "absent".to_owned(),
             };
             for one in fields {
@@ -387,7 +368,7 @@ fn print_comparison(out: &mut Output, comparison: &Comparison) -> anyhow::Result
 
 fn arguments(out: &mut Output, call: &ObservedCall) -> anyhow::Result<()> {
     if let Some(args) = call.args.as_ref().filter(|args| !args.is_empty()) {
-        out.line(&plain(&format!("  arguments {}", json_of(&python::Value::List(args.clone())))))?;
+        out.line(&plain(&format!("  arguments {}", pack::to_json(&python::Value::List(args.clone())))))?;
     }
     Ok(())
 }

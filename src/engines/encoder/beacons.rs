@@ -42,14 +42,12 @@ struct Options {
     item: Option<String>,
 }
 
-/// Rules of a sink.
 pub(super) type Rules = Vec<Rule>;
 
 /// A rule selects beacons and finds their numbers.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Rule {
-    /// The name of the beacon.
     #[serde(with = "word")]
     beacon: Glob,
     /// The path of the numbers within the data.
@@ -73,18 +71,15 @@ static RULES: LazyLock<Rules> = LazyLock::new(|| {
 /// Keys of an event that are not values of the beacon.
 const ENVELOPE: [&str; 4] = ["id", "_stamp", "master_id", "beacon_name"];
 
-/// Finds measurements in events.
 #[derive(Debug)]
 pub(super) struct Measurements {
     rules: Rules,
     tags: BTreeMap<String, Json>,
 }
 
-/// The measurements of one event.
 pub(super) struct Measured {
     pub(super) minion: String,
     beacon: String,
-    /// Tags of each.
     pub(super) tags: Map<String, Json>,
     pub(super) list: Vec<Measurement>,
 }
@@ -157,7 +152,6 @@ impl Encoder for BeaconEncoder {
     }
 }
 
-/// The text of the template for one measurement.
 fn text(
     template: &Template,
     mut item: Json,

@@ -11,27 +11,23 @@ use super::event::{Event, Unreadable};
 use super::template::RenderError;
 
 /// Encodes events; shared by the threads of a sink.
-pub trait Encoder: Send + Sync + std::fmt::Debug {
+pub(crate) trait Encoder: Send + Sync + std::fmt::Debug {
     /// Adds the items of an event: any number, and none for an event without a value for the destination.
     fn encode(&self, event: &Event, items: &mut Vec<Vec<u8>>) -> Result<(), EncodeError>;
 }
 
 /// An event that cannot be encoded; it becomes a dead letter.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum EncodeError {
-    /// Its data is not msgpack.
+pub(crate) enum EncodeError {
     #[error(transparent)]
     Unreadable(#[from] Unreadable),
-    /// The template does not fit it.
     #[error(transparent)]
     Template(#[from] RenderError),
 }
 
-/// A built encoder.
-pub type BoxedEncoder = Box<dyn Encoder>;
+pub(crate) type BoxedEncoder = Box<dyn Encoder>;
 
-/// All encoders.
-pub const ENCODERS: &[Kind<BoxedEncoder>] =
+pub(crate) const ENCODERS: &[Kind<BoxedEncoder>] =
     &[json::KIND, template::KIND, states::KIND, beacons::KIND, otlp::LOGS, otlp::METRICS];
 
 /// The compact text of a JSON value.
@@ -46,7 +42,6 @@ mod tests {
     use super::*;
     use crate::config::read_yaml;
 
-    /// The items of an event as text.
     pub(super) fn items(
         kind: &Kind<BoxedEncoder>,
         options: &Json,

@@ -11,9 +11,8 @@ use crate::wire::filter::EntryFilter;
 /// The holder's name in `saltcellar consumers list`.
 const HOLDER: &str = "sink";
 
-/// A consumer.
 #[derive(Debug)]
-pub struct ConsumerFeed {
+pub(crate) struct ConsumerFeed {
     store: Store,
     name: String,
     filter: EntryFilter,
@@ -27,7 +26,7 @@ impl From<StoreError> for FeedError {
 
 impl ConsumerFeed {
     /// The consumer of this name with this filter; a new one starts behind the newest event.
-    pub fn open(store: Store, name: &str, filter: &EntryFilter) -> Result<Self, FeedError> {
+    pub(crate) fn open(store: Store, name: &str, filter: &EntryFilter) -> Result<Self, FeedError> {
         store.create_consumer(name, filter.clone(), Start::Newest)?;
         Ok(Self { store, name: name.to_owned(), filter: filter.clone() })
     }

@@ -4,43 +4,38 @@ mod consumer;
 
 use std::time::Duration;
 
-pub use self::consumer::ConsumerFeed;
+pub(crate) use self::consumer::ConsumerFeed;
 use crate::model::SeqNo;
-/// A position for [`Feed::seek`].
-pub use crate::store::Start as Position;
+pub(crate) use crate::store::Start as Position;
 use crate::store::{ReadAhead, StoredEntry};
 
-/// Events of one read.
 #[derive(Debug, Clone, Default)]
-pub struct Fetched {
+pub(crate) struct Fetched {
     /// The matching events behind the last acknowledged one, in order.
-    pub entries: Vec<StoredEntry>,
-    /// The position after them.
-    pub next: SeqNo,
+    pub(crate) entries: Vec<StoredEntry>,
+    pub(crate) next: SeqNo,
     /// Whether the feed is paused, so that there are none.
-    pub is_paused: bool,
+    pub(crate) is_paused: bool,
 }
 
 /// A feed did not accept a call. What was fetched before counts as not fetched.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct FeedError(pub String);
+pub(crate) struct FeedError(pub(crate) String);
 
-/// Position of a feed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Progress {
+pub(crate) struct Progress {
     /// The next sequence number wanted.
-    pub cursor: SeqNo,
+    pub(crate) cursor: SeqNo,
     /// Entries from the cursor on, at most.
-    pub lag_entries: u64,
+    pub(crate) lag_entries: u64,
     /// Age of the oldest of them.
-    pub lag: Duration,
-    /// Whether deliveries are paused.
-    pub is_paused: bool,
+    pub(crate) lag: Duration,
+    pub(crate) is_paused: bool,
 }
 
 /// One sink's source of events. Other threads move and pause it meanwhile.
-pub trait Feed: Send + Sync {
+pub(crate) trait Feed: Send + Sync {
     /// The next events, at most so many, and of at most so many bytes but for the first one; waits for one.
     fn fetch(&self, events: usize, bytes: usize, wait: Duration) -> Result<Fetched, FeedError>;
 
@@ -58,19 +53,15 @@ pub trait Feed: Send + Sync {
     /// Notes that all events up to `last` are delivered: they are not fetched again. Fails after a [`Feed::seek`] since the fetch.
     fn ack(&self, last: SeqNo) -> Result<(), FeedError>;
 
-    /// Moves the position.
     fn seek(&self, to: Position) -> Result<(), FeedError>;
 
-    /// Pauses, or resumes. Durable.
     fn pause(&self, paused: bool) -> Result<(), FeedError>;
 
-    /// The present state.
     fn progress(&self) -> Result<Progress, FeedError>;
 
     /// The id of an event of this store, the same at each delivery.
     fn id_of(&self, entry: &StoredEntry) -> String;
 
-    /// The newest matching event.
     fn newest(&self) -> Result<Option<StoredEntry>, FeedError>;
 
     /// Ends the use by this process.

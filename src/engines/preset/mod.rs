@@ -20,7 +20,6 @@ use super::secret::Secret;
 use crate::config::{Invalid, read_options, read_yaml};
 use crate::model::word::Word as _;
 
-/// All presets: name and YAML.
 const PRESETS: &[(&str, &str)] = &[
     ("alertmanager", include_str!("message/alertmanager.yaml")),
     ("datadog", include_str!("metrics/datadog.yaml")),
@@ -69,7 +68,6 @@ fn read(yaml: &str) -> Preset {
     preset.expect("a test reads every preset")
 }
 
-/// The settings of a preset with these parameters.
 pub(super) fn settings(name: &str, given: &Map<String, Json>) -> Result<Map<String, Json>, Invalid> {
     let Some((_, yaml)) = PRESETS.iter().find(|(known, _)| *known == name) else {
         let names = PRESETS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");

@@ -4,7 +4,7 @@
 //!
 //! The end of a program is that of its process group. Values of secrets are only in the program's environment.
 
-pub mod script;
+pub(crate) mod script;
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead as _, BufReader, Read};
@@ -21,7 +21,6 @@ use crate::base::limits::{SINK_EXEC_STOP, SINK_REASON_BYTES_MAX};
 use crate::config::Invalid;
 use crate::model::word;
 
-/// The value of a variable.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(transparent)]
 pub(super) struct Variable(#[serde(with = "word")] Text);
@@ -29,7 +28,6 @@ pub(super) struct Variable(#[serde(with = "word")] Text);
 /// Variables of a program's environment, which is empty otherwise but for `PATH`.
 pub(super) type Variables = BTreeMap<String, Variable>;
 
-/// Checks the key `command`.
 pub(super) fn check_command(command: &[String]) -> Result<(), Invalid> {
     match command.first() {
         Some(program) if program.starts_with('/') => Ok(()),

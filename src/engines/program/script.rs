@@ -39,11 +39,9 @@ use crate::model::word::{self, Word};
 use crate::wire::json::from_json;
 use crate::wire::salt_codec::check_whole;
 
-/// One script, checked.
 #[derive(Debug, Clone)]
-pub struct ScriptSettings {
-    /// Its name.
-    pub name: String,
+pub(crate) struct ScriptSettings {
+    pub(crate) name: String,
     options: ScriptOptions,
     /// The configuration of these settings, for comparison.
     source: Json,
@@ -77,7 +75,7 @@ fn default_rate() -> Rate {
 }
 
 /// All scripts of a configuration. The error names file, line and key.
-pub fn of_config(config: &Config) -> Result<Vec<ScriptSettings>, ConfigError> {
+pub(crate) fn of_config(config: &Config) -> Result<Vec<ScriptSettings>, ConfigError> {
     let one = |(name, given): (&String, &Json)| {
         let checked = check_name(name, "script").and_then(|()| script(name, given, &config.bus));
         checked.map_err(|bad| bad.below(&format!("scripts.{name}")))
@@ -111,7 +109,7 @@ fn script(name: &str, given: &Json, buses: &[PathBuf]) -> Result<ScriptSettings,
 
 /// Why an event was not fired.
 #[derive(Debug, thiserror::Error)]
-pub enum FireFailure {
+pub(crate) enum FireFailure {
     /// The bus is unreachable; fire the same event again.
     #[error("{0}")]
     Retry(String),
@@ -121,23 +119,18 @@ pub enum FireFailure {
 }
 
 /// Fires an event onto a bus, or onto the only one: its tag, and its data, a msgpack map.
-pub type Fire = Arc<dyn Fn(Option<&str>, &str, &[u8]) -> Result<(), FireFailure> + Send + Sync>;
+pub(crate) type Fire = Arc<dyn Fn(Option<&str>, &str, &[u8]) -> Result<(), FireFailure> + Send + Sync>;
 
-/// The dependencies of all scripts.
 #[derive(Clone)]
-pub struct Dependencies {
-    /// Fires an event.
-    pub fire: Fire,
+pub(crate) struct Dependencies {
+    pub(crate) fire: Fire,
     /// The `id` of events without one; empty for none.
-    pub id: Arc<str>,
-    /// Source of the time.
-    pub clock: Clock,
-    /// The daemon's counters.
-    pub metrics: Arc<Metrics>,
+    pub(crate) id: Arc<str>,
+    pub(crate) clock: Clock,
+    pub(crate) metrics: Arc<Metrics>,
 }
 
-/// All scripts.
-pub struct Scripts {
+pub(crate) struct Scripts {
     deps: Dependencies,
     running: Mutex<State>,
 }
@@ -161,15 +154,14 @@ struct Stop {
 }
 
 impl Scripts {
-    /// Starts scripts.
-    pub fn start(deps: Dependencies, settings: Vec<ScriptSettings>) -> Self {
+    pub(crate) fn start(deps: Dependencies, settings: Vec<ScriptSettings>) -> Self {
         let scripts = Self { deps, running: Mutex::default() };
         scripts.apply(settings);
         scripts
     }
 
     /// Starts new scripts, starts changed ones again, and stops removed ones.
-    pub fn apply(&self, settings: Vec<ScriptSettings>) {
+    pub(crate) fn apply(&self, settings: Vec<ScriptSettings>) {
         let mut state = self.running.lock();
         let mut before = std::mem::take(&mut state.list);
         for settings in settings {
@@ -221,7 +213,7 @@ impl Scripts {
     }
 
     /// Stops all scripts. Lines that were not fired are lost.
-    pub fn stop(&self) {
+    pub(crate) fn stop(&self) {
         let list = std::mem::take(&mut self.running.lock().list);
         let threads: Vec<_> = list.into_iter().map(|(name, Running { thread, .. })| (name, thread)).collect();
         let until = Instant::now() + SINK_STOP_TIMEOUT;
@@ -236,7 +228,6 @@ impl Scripts {
     }
 }
 
-/// A script, as its thread owns it.
 struct Script {
     settings: ScriptSettings,
     deps: Dependencies,
@@ -246,7 +237,6 @@ struct Script {
 
 /// Why a program is not read any more.
 enum Ended {
-    /// A stop is requested.
     Stop,
     /// It ended with status 0.
     Success,
@@ -254,7 +244,6 @@ enum Ended {
     Failure(String),
 }
 
-/// A line of a program.
 #[derive(Debug, PartialEq, Eq)]
 enum Line {
     Whole(Vec<u8>),
@@ -417,7 +406,6 @@ impl Script {
     }
 }
 
-/// The state of a script over all runs of its program.
 struct Output {
     throttle: Throttle,
     /// Last time when a rejected line was logged.

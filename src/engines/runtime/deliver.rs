@@ -13,7 +13,6 @@ use crate::engines::event::Event;
 use crate::engines::settings::SinkSettings;
 use crate::engines::transport::{DeliverError, Item, RequestLimits, Transport};
 
-/// State shared by all deliveries of a sink.
 pub(super) struct DeliverContext {
     pub(super) settings: Arc<SinkSettings>,
     pub(super) state: Arc<SinkState>,
@@ -22,7 +21,6 @@ pub(super) struct DeliverContext {
     pub(super) clock: Clock,
 }
 
-/// State shared by the deliveries of a batch.
 #[derive(Default)]
 pub(super) struct Batch {
     /// The ids of events that are dead letters now.

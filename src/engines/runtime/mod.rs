@@ -26,7 +26,7 @@ use self::backoff::Throttle;
 use self::deliver::DeliverContext;
 use self::reader::Reader;
 use self::sink::Sink;
-pub use self::state::{Last, Phase, SinkCounters, SinkState};
+pub(crate) use self::state::{Last, Phase, SinkState};
 use super::dead_letters::{DeadLetter, DeadLetterError, DeadLetters};
 use super::event::Event;
 use super::feed::{Feed, FeedError, Position, Progress};
@@ -38,49 +38,31 @@ use crate::model::{Entry, RedactRule};
 use crate::store::vfs::Fs;
 
 /// Redacts an entry; `None` if it has nothing to redact.
-pub type Redact = Arc<dyn Fn(&Entry<'_>) -> Option<Vec<u8>> + Send + Sync>;
+pub(crate) type Redact = Arc<dyn Fn(&Entry<'_>) -> Option<Vec<u8>> + Send + Sync>;
 
-/// Opens the feed of a sink.
-pub type OpenFeed = Arc<dyn Fn(&SinkSettings) -> Result<Arc<dyn Feed>, FeedError> + Send + Sync>;
+pub(crate) type OpenFeed = Arc<dyn Fn(&SinkSettings) -> Result<Arc<dyn Feed>, FeedError> + Send + Sync>;
 
-/// Compiles rules of redaction.
-pub type CompileRedact = Arc<dyn Fn(&[RedactRule]) -> Redact + Send + Sync>;
+pub(crate) type CompileRedact = Arc<dyn Fn(&[RedactRule]) -> Redact + Send + Sync>;
 
-/// The dependencies of all sinks.
 #[derive(Clone)]
-pub struct Dependencies {
-    /// Opens the feed of a sink.
-    pub open_feed: OpenFeed,
-    /// Compiles rules of redaction.
-    pub redactor: CompileRedact,
-    /// The state directory.
-    pub state_dir: PathBuf,
-    /// File system for files.
-    pub fs: Arc<dyn Fs>,
-    /// Source of the time.
-    pub clock: Clock,
+pub(crate) struct Dependencies {
+    pub(crate) open_feed: OpenFeed,
+    pub(crate) redactor: CompileRedact,
+    pub(crate) state_dir: PathBuf,
+    pub(crate) fs: Arc<dyn Fs>,
+    pub(crate) clock: Clock,
     /// The id of this machine's master; empty if unknown.
-    pub master_id: Arc<str>,
+    pub(crate) master_id: Arc<str>,
 }
 
-/// A call about a sink failed.
 #[derive(Debug, thiserror::Error)]
-pub enum SinkError {
-    /// No such sink.
+pub(crate) enum SinkError {
     #[error("no sink {name:?} is configured; configured are: {known}")]
-    Unknown {
-        /// The requested name.
-        name: String,
-        /// The configured sinks.
-        known: String,
-    },
-    /// It could not start.
+    Unknown { name: String, known: String },
     #[error("the sink could not start: {0}")]
     NotStarted(String),
-    /// Its feed.
     #[error(transparent)]
     Feed(#[from] FeedError),
-    /// Its dead letters.
     #[error(transparent)]
     DeadLetters(#[from] DeadLetterError),
 }
@@ -88,36 +70,25 @@ pub enum SinkError {
 /// A sink, for calls about it.
 type FoundSink = (Arc<SinkSettings>, Arc<SinkState>, Parts);
 
-/// The status of a sink.
 #[derive(Debug, Clone)]
-pub struct SinkStatus {
-    /// Its settings.
-    pub settings: Arc<SinkSettings>,
-    /// Current activity.
-    pub last: Last,
+pub(crate) struct SinkStatus {
+    pub(crate) settings: Arc<SinkSettings>,
+    pub(crate) last: Last,
     /// Counters since the start of the daemon.
-    pub counters: [(&'static str, u64); 8],
-    /// Its position; the error if unknown.
-    pub progress: Result<Progress, String>,
-    /// Number of dead letters.
-    pub dead_letters: usize,
+    pub(crate) counters: [(&'static str, u64); 8],
+    pub(crate) progress: Result<Progress, String>,
+    pub(crate) dead_letters: usize,
 }
 
-/// The result of a test.
 #[derive(Debug, Clone)]
-pub struct TestResult {
-    /// The event that was sent.
-    pub event: Arc<Event>,
-    /// Number of its items.
-    pub items: usize,
-    /// Request and answer.
-    pub transcript: Transcript,
-    /// The error, if it was not delivered.
-    pub error: Option<String>,
+pub(crate) struct TestResult {
+    pub(crate) event: Arc<Event>,
+    pub(crate) items: usize,
+    pub(crate) transcript: Transcript,
+    pub(crate) error: Option<String>,
 }
 
-/// All sinks.
-pub struct Engines {
+pub(crate) struct Engines {
     deps: Dependencies,
     running: Mutex<IndexMap<String, Running>>,
     /// Number of threads started, for their names.
@@ -139,15 +110,14 @@ struct Parts {
 }
 
 impl Engines {
-    /// Starts sinks.
-    pub fn start(deps: Dependencies, settings: Vec<SinkSettings>) -> Self {
+    pub(crate) fn start(deps: Dependencies, settings: Vec<SinkSettings>) -> Self {
         let engines = Self { deps, running: Mutex::default(), started: Mutex::new(0) };
         engines.apply(settings);
         engines
     }
 
     /// Starts new sinks, replaces changed ones, stops removed ones, and reopens the files and connections of the others.
-    pub fn apply(&self, settings: Vec<SinkSettings>) {
+    pub(crate) fn apply(&self, settings: Vec<SinkSettings>) {
         let mut running = self.running.lock();
         let mut before = std::mem::take(&mut *running);
         for settings in settings {
@@ -231,7 +201,7 @@ impl Engines {
     }
 
     /// Status of all sinks, in the order of the configuration.
-    pub fn list(&self) -> Vec<SinkStatus> {
+    pub(crate) fn list(&self) -> Vec<SinkStatus> {
         let all: Vec<_> = self.running.lock().values().map(Running::parts).collect();
         all.into_iter()
             .map(|(settings, state, parts)| SinkStatus {
@@ -259,7 +229,7 @@ impl Engines {
     }
 
     /// Pauses a sink, or resumes it. Durable.
-    pub fn pause(&self, name: &str, paused: bool) -> Result<(), SinkError> {
+    pub(crate) fn pause(&self, name: &str, paused: bool) -> Result<(), SinkError> {
         let (_, state, parts) = self.find(name)?;
         parts.feed.pause(paused)?;
         state.pause(paused);
@@ -267,7 +237,7 @@ impl Engines {
     }
 
     /// Moves the position of a sink; deliveries in progress are given up.
-    pub fn seek(&self, name: &str, to: Position) -> Result<Progress, SinkError> {
+    pub(crate) fn seek(&self, name: &str, to: Position) -> Result<Progress, SinkError> {
         let (_, state, parts) = self.find(name)?;
         parts.feed.seek(to)?;
         state.moved();
@@ -275,7 +245,7 @@ impl Engines {
     }
 
     /// Delivers the newest matching event over a connection of its own, in any state of the sink.
-    pub fn test(&self, name: &str) -> Result<TestResult, SinkError> {
+    pub(crate) fn test(&self, name: &str) -> Result<TestResult, SinkError> {
         let (settings, _, parts) = self.find(name)?;
         let newest = parts.feed.newest()?;
         let mut entry =
@@ -312,7 +282,7 @@ impl Engines {
     }
 
     /// Checks that the destination of each sink is reachable: name, and what was found.
-    pub fn check(&self) -> Vec<(String, Result<String, String>)> {
+    pub(crate) fn check(&self) -> Vec<(String, Result<String, String>)> {
         let all: Vec<_> = self.running.lock().values().map(Running::parts).collect();
         let around = transport::Dependencies { clock: self.deps.clock.clone(), fs: self.deps.fs.clone() };
         let check = |settings: &SinkSettings, parts: Result<Parts, String>| {
@@ -322,13 +292,12 @@ impl Engines {
         all.into_iter().map(|(settings, _, parts)| (settings.name.clone(), check(&settings, parts))).collect()
     }
 
-    /// The dead letters of a sink.
-    pub fn dead_letters(&self, name: &str) -> Result<Vec<DeadLetter>, SinkError> {
+    pub(crate) fn dead_letters(&self, name: &str) -> Result<Vec<DeadLetter>, SinkError> {
         Ok(self.find(name)?.2.dead_letters.all())
     }
 
     /// Delivers dead letters again, all or these; returns how many. Those that are rejected again stay.
-    pub fn retry_dead_letters(&self, name: &str, ids: Option<&[String]>) -> Result<usize, SinkError> {
+    pub(crate) fn retry_dead_letters(&self, name: &str, ids: Option<&[String]>) -> Result<usize, SinkError> {
         let (_, state, parts) = self.find(name)?;
         let mut wanted = parts.dead_letters.all();
         wanted.retain(|letter| ids.is_none_or(|ids| ids.iter().any(|id| letter.is(id))));
@@ -337,13 +306,12 @@ impl Engines {
         Ok(wanted.len())
     }
 
-    /// Deletes dead letters, all or these; returns how many.
-    pub fn drop_dead_letters(&self, name: &str, ids: Option<&[String]>) -> Result<usize, SinkError> {
+    pub(crate) fn drop_dead_letters(&self, name: &str, ids: Option<&[String]>) -> Result<usize, SinkError> {
         Ok(self.find(name)?.2.dead_letters.remove(ids)?)
     }
 
     /// Stops all sinks. A delivery that does not end in time is repeated by the next start.
-    pub fn stop(&self) {
+    pub(crate) fn stop(&self) {
         let all = std::mem::take(&mut *self.running.lock());
         all.values().for_each(|one| one.state.stop());
         let until = Instant::now() + SINK_STOP_TIMEOUT;
@@ -372,7 +340,6 @@ impl Running {
     }
 }
 
-/// Starts the thread of a sink.
 fn spawn(sink: Sink, previous: Option<JoinHandle<()>>) -> io::Result<JoinHandle<()>> {
     let context = &sink.reader.context;
     let (state, clock, name) = (context.state.clone(), context.clock.clone(), context.settings.name.clone());

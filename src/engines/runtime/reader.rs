@@ -15,24 +15,18 @@ use crate::engines::transport::Item;
 use crate::model::SeqNo;
 use crate::store::{ReadAhead, StoredEntry};
 
-/// The events of a sink.
 pub(super) struct Reader {
     pub(super) context: DeliverContext,
     pub(super) feed: Arc<dyn Feed>,
     pub(super) redact: Option<Redact>,
     pub(super) master_id: Arc<str>,
-    /// Number of lanes.
     pub(super) lanes: usize,
 }
 
-/// Encoded events.
 #[derive(Default)]
 pub(super) struct Encoded {
-    /// The items of each lane.
     pub(super) items: Vec<Vec<Item>>,
-    /// Events that cannot be encoded, and why.
     pub(super) failed: Vec<(Arc<Event>, String)>,
-    /// Number of events.
     pub(super) events: u64,
     /// Events of which the encoder makes no item.
     pub(super) without_items: u64,
@@ -42,16 +36,13 @@ pub(super) struct Encoded {
     of_event: Vec<Vec<u8>>,
 }
 
-/// Encoded events of the log.
 pub(super) struct EncodedBatch {
     pub(super) encoded: Encoded,
-    /// The last event.
     pub(super) last: SeqNo,
     /// The position to read ahead from; `None` without a backlog.
     pub(super) backlog: Option<SeqNo>,
 }
 
-/// A batch that is not taken yet.
 pub(super) struct Ahead {
     batch: EncodedBatch,
     position: ReadAhead,
@@ -102,7 +93,6 @@ impl Reader {
         EncodedBatch { encoded, last, backlog }
     }
 
-    /// Encodes events.
     pub(super) fn encode(&self, events: Vec<Event>) -> Encoded {
         let mut encoded = self.start(events.len());
         for event in events {

@@ -27,7 +27,6 @@ pub(super) struct Sink {
 }
 
 impl Sink {
-    /// Delivers until a stop is requested.
     pub(super) fn run(mut self) {
         let mut backoff = Backoff::new(self.reader.context.settings.retry);
         loop {

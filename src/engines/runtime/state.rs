@@ -9,27 +9,22 @@ use parking_lot::{Condvar, Mutex};
 use crate::base::clock::{Clock, Micros};
 use crate::base::metrics::Counter;
 
-/// The activity of a sink.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Phase {
+pub(crate) enum Phase {
     /// Its thread has not started yet.
     #[default]
     Starting,
-    /// It waits for events.
     Idle,
-    /// It delivers.
     Delivering,
     /// The last delivery failed; it waits for the next attempt.
     Retrying,
-    /// It is paused.
     Paused,
     /// Its thread ended by a panic.
     Failed,
 }
 
 impl Phase {
-    /// The name in answers.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Starting => "starting",
             Self::Idle => "idle",
@@ -43,28 +38,24 @@ impl Phase {
 
 /// Counters of one sink since the start of the daemon.
 #[derive(Debug, Default)]
-pub struct SinkCounters {
-    /// Events that the destination has accepted.
-    pub delivered: Counter,
+pub(crate) struct SinkCounters {
+    pub(crate) delivered: Counter,
     /// Items of these events.
-    pub items: Counter,
+    pub(crate) items: Counter,
     /// Bytes of these items.
-    pub bytes: Counter,
+    pub(crate) bytes: Counter,
     /// Events without an item for the destination.
-    pub without_items: Counter,
+    pub(crate) without_items: Counter,
     /// Successful requests or writes.
-    pub requests: Counter,
+    pub(crate) requests: Counter,
     /// Failed attempts, each followed by another one.
-    pub failures: Counter,
-    /// Events that became dead letters.
-    pub dead_lettered: Counter,
-    /// Events changed by the sink's own redaction.
-    pub redacted: Counter,
+    pub(crate) failures: Counter,
+    pub(crate) dead_lettered: Counter,
+    pub(crate) redacted: Counter,
 }
 
 impl SinkCounters {
-    /// Names and values.
-    pub fn all(&self) -> [(&'static str, u64); 8] {
+    pub(crate) fn all(&self) -> [(&'static str, u64); 8] {
         [
             ("delivered", self.delivered.get()),
             ("items", self.items.get()),
@@ -81,7 +72,6 @@ impl SinkCounters {
 /// Why a wait ended before its time, or a delivery was given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Interrupt {
-    /// The sink must stop.
     Stop,
     /// The position was moved: what was fetched is void.
     Moved,
@@ -89,11 +79,10 @@ pub(super) enum Interrupt {
 
 /// Shared by a sink's threads and calls.
 #[derive(Debug, Default)]
-pub struct SinkState {
+pub(crate) struct SinkState {
     requests: Mutex<Requests>,
     changed: Condvar,
-    /// Counters.
-    pub counters: SinkCounters,
+    pub(crate) counters: SinkCounters,
     last: Mutex<Last>,
     is_reopening: AtomicBool,
 }
@@ -108,17 +97,14 @@ struct Requests {
     retries: Vec<String>,
 }
 
-/// The latest events of a sink's life.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Last {
-    /// Current activity.
-    pub phase: Phase,
-    /// The last delivery.
-    pub delivered_at: Option<Micros>,
+pub(crate) struct Last {
+    pub(crate) phase: Phase,
+    pub(crate) delivered_at: Option<Micros>,
     /// The last error: time and text. Remains after a success.
-    pub error: Option<(Micros, String)>,
+    pub(crate) error: Option<(Micros, String)>,
     /// Failed attempts since the last success.
-    pub failures: u32,
+    pub(crate) failures: u32,
 }
 
 impl SinkState {
@@ -128,8 +114,7 @@ impl SinkState {
         Arc::new(state)
     }
 
-    /// The latest events.
-    pub fn last(&self) -> Last {
+    pub(crate) fn last(&self) -> Last {
         self.last.lock().clone()
     }
 

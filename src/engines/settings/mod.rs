@@ -18,37 +18,29 @@ use crate::model::word;
 use crate::model::{Rate, RedactRule};
 use crate::wire::filter::EntryFilter;
 
-/// One sink, checked.
 #[derive(Debug, Clone)]
-pub struct SinkSettings {
+pub(crate) struct SinkSettings {
     /// The name, also of its position in the log.
-    pub name: String,
-    /// The events that it delivers.
-    pub filter: EntryFilter,
-    /// The encoder with its name.
-    pub encoder: (&'static str, Arc<dyn Encoder>),
-    /// The transport with its name.
-    pub transport: (&'static str, Arc<dyn Destination>),
-    /// The limits of a request.
-    pub limits: RequestLimits,
-    /// Parallel deliveries.
-    pub concurrency: usize,
-    /// The events that are delivered in order.
-    pub order: SinkOrder,
+    pub(crate) name: String,
+    pub(crate) filter: EntryFilter,
+    pub(crate) encoder: (&'static str, Arc<dyn Encoder>),
+    pub(crate) transport: (&'static str, Arc<dyn Destination>),
+    pub(crate) limits: RequestLimits,
+    pub(crate) concurrency: usize,
+    pub(crate) order: SinkOrder,
     /// Repeated deliveries.
-    pub retry: RetrySettings,
+    pub(crate) retry: RetrySettings,
     /// Redaction, besides that of `ingest.redact`.
-    pub redact: Vec<RedactRule>,
-    /// Limit of items over time.
-    pub rate: Option<Rate>,
+    pub(crate) redact: Vec<RedactRule>,
+    pub(crate) rate: Option<Rate>,
     /// The configuration of these settings, for comparison.
-    pub source: Json,
+    pub(crate) source: Json,
 }
 
 /// The events that a sink with parallel deliveries delivers in order.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum SinkOrder {
+pub(crate) enum SinkOrder {
     /// Those of a minion.
     #[default]
     Minion,
@@ -59,16 +51,15 @@ pub enum SinkOrder {
 /// When a failed delivery is repeated; it is repeated until it succeeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct RetrySettings {
+pub(crate) struct RetrySettings {
     /// The first pause; each further one is twice as long.
     #[serde(with = "word")]
-    pub backoff: Duration,
-    /// The longest pause.
+    pub(crate) backoff: Duration,
     #[serde(with = "word")]
-    pub max: Duration,
+    pub(crate) max: Duration,
     /// Percentage by which a pause varies at random.
     #[serde(with = "word")]
-    pub jitter: u32,
+    pub(crate) jitter: u32,
 }
 
 impl Default for RetrySettings {
@@ -115,7 +106,7 @@ struct GivenBatch {
 }
 
 /// All sinks of a configuration. The error names file, line and key.
-pub fn of_config(config: &Config) -> Result<Vec<SinkSettings>, ConfigError> {
+pub(crate) fn of_config(config: &Config) -> Result<Vec<SinkSettings>, ConfigError> {
     let all = config.sinks.iter().map(|(name, given)| {
         let path = format!("sinks.{name}");
         sink(name, given).map_err(|bad| bad.below(&path))
@@ -141,7 +132,6 @@ pub(super) fn check_name(name: &str, what: &str) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// Checks the key `retry`.
 pub(super) fn check_retry(retry: RetrySettings) -> Result<(), Invalid> {
     within("retry.backoff", &retry.backoff, Duration::from_secs(1)..)?;
     within("retry.max", &retry.max, retry.backoff..)?;

@@ -242,18 +242,13 @@ fn write_batches(mut to: ChildStdin, batches: &Receiver<Vec<u8>>) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::super::tests::{items, open};
     use super::*;
-    use crate::base::clock::Clock;
-    use crate::store::vfs::Disk;
 
     /// A transport to a shell script.
     fn script(text: &str, more: &str) -> Box<dyn Transport> {
         let command = serde_json::to_string(&["/bin/sh", "-c", text]).unwrap();
-        let deps = Dependencies { clock: Clock::real(), fs: Arc::new(Disk) };
-        open(&KIND, &format!("{{command: {command}{more}}}"), &deps)
+        open(&KIND, &format!("{{command: {command}{more}}}"))
     }
 
     fn error(transport: &mut dyn Transport) -> String {

@@ -6,14 +6,14 @@
 //!         NAME "\n" length value "\n"  length: u64 LE
 //! ```
 //!
-//! `MESSAGE` is the item. journald acknowledges nothing: an entry counts as delivered once the socket has accepted it.
+//! `MESSAGE` is the item.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Write as _};
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixDatagram;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
@@ -21,13 +21,11 @@ use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use serde::Deserialize;
 
-use super::syslog::{Severity, socket_error};
-use super::{
-    BoxedDestination, DeliverError, Dependencies, Destination, Item, Rejected, RequestLimits, Transcript,
-    Transport,
-};
+use super::socket::SocketDestination;
+use super::syslog::Severity;
+use super::{BoxedDestination, Item, Rejected};
 use crate::engines::settings::kind::{Kind, options};
-use crate::model::word::{self, MIB};
+use crate::model::word;
 
 pub(super) const KIND: Kind<BoxedDestination> = Kind {
     name: "journald",
@@ -59,67 +57,30 @@ fn journal_socket() -> PathBuf {
 /// Longest wait while journald reads nothing.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
-impl Destination for JournalDestination {
-    fn open(&self, _: &Dependencies) -> Box<dyn Transport> {
-        Box::new(JournalTransport { settings: self.clone(), socket: None })
-    }
+impl SocketDestination for JournalDestination {
+    type Socket = UnixDatagram;
 
-    fn describe(&self) -> String {
+    const NAMES: (&str, &str) = ("journald", "entries");
+
+    fn place(&self) -> String {
         self.socket.display().to_string()
     }
 
-    fn limits(&self) -> RequestLimits {
-        let bytes = usize::try_from(MIB).unwrap_or(usize::MAX);
-        RequestLimits { count: 500, bytes, time: Duration::ZERO }
+    fn connect(&self) -> io::Result<UnixDatagram> {
+        let socket = UnixDatagram::unbound()?;
+        socket.set_write_timeout(Some(SEND_TIMEOUT))?;
+        socket.connect(&self.socket)?;
+        Ok(socket)
     }
-}
 
-struct JournalTransport {
-    settings: JournalDestination,
-    socket: Option<UnixDatagram>,
-}
+    fn message(&self, item: &Item) -> Vec<u8> {
+        entry(self, item)
+    }
 
-impl Transport for JournalTransport {
-    fn deliver(
-        &mut self,
-        items: &[Item],
-        transcript: Option<&mut Transcript>,
-    ) -> Result<Vec<Rejected>, DeliverError> {
-        let place = self.settings.describe();
-        let failed = |why: io::Error| DeliverError::retry(socket_error(&place, &why));
-        let socket = match self.socket.take() {
-            Some(socket) => socket,
-            None => connect(&self.settings.socket).map_err(failed)?,
-        };
-        let entries: Vec<_> = items.iter().map(|item| entry(&self.settings, item)).collect();
-        entries.iter().try_for_each(|entry| send(&socket, entry)).map_err(failed)?;
-        if let Some(transcript) = transcript {
-            transcript.request = String::from_utf8_lossy(&entries.join(&b'\n')).into_owned();
-            transcript.response =
-                format!("{} entries written to {place}; journald does not answer", entries.len());
-        }
-        self.socket = Some(socket);
+    fn send(socket: &mut UnixDatagram, messages: &[Vec<u8>]) -> io::Result<Vec<Rejected>> {
+        messages.iter().try_for_each(|entry| send(socket, entry))?;
         Ok(Vec::new())
     }
-
-    fn check(&mut self) -> Result<String, String> {
-        let place = self.settings.describe();
-        match connect(&self.settings.socket) {
-            Ok(_) => Ok(format!("{place} accepts connections")),
-            Err(why) => Err(socket_error(&place, &why)),
-        }
-    }
-
-    fn reopen(&mut self) {
-        self.socket = None;
-    }
-}
-
-fn connect(path: &Path) -> io::Result<UnixDatagram> {
-    let socket = UnixDatagram::unbound()?;
-    socket.set_write_timeout(Some(SEND_TIMEOUT))?;
-    socket.connect(path)?;
-    Ok(socket)
 }
 
 fn send(socket: &UnixDatagram, entry: &[u8]) -> io::Result<()> {
@@ -184,18 +145,16 @@ fn field(entry: &mut Vec<u8>, name: &str, value: &[u8]) {
 #[cfg(test)]
 mod tests {
     use std::io::{Read as _, Seek as _};
-    use std::sync::Arc;
+    use std::path::Path;
 
     use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
+    use super::super::Transport;
     use super::super::tests::{items, open};
     use super::*;
-    use crate::base::clock::Clock;
-    use crate::store::vfs::Disk;
 
     fn transport(path: &Path) -> Box<dyn Transport> {
-        let deps = Dependencies { clock: Clock::real(), fs: Arc::new(Disk) };
-        open(&KIND, &format!("{{socket: {}, severity: warning}}", path.display()), &deps)
+        open(&KIND, &format!("{{socket: {}, severity: warning}}", path.display()))
     }
 
     #[test]

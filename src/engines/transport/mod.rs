@@ -12,6 +12,7 @@ mod http;
 mod journald;
 mod nats;
 mod postgres;
+mod socket;
 mod syslog;
 mod tls;
 
@@ -28,83 +29,69 @@ use crate::store::vfs::Fs;
 
 /// A unit that a destination accepts or rejects.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Item {
-    /// The event that it comes from.
-    pub event: Arc<Event>,
+pub(crate) struct Item {
+    pub(crate) event: Arc<Event>,
     /// Its index among the items of the event; `None` if it is the only one.
-    pub part: Option<usize>,
-    /// Its text.
-    pub bytes: Vec<u8>,
+    pub(crate) part: Option<usize>,
+    pub(crate) bytes: Vec<u8>,
 }
 
 impl Item {
-    /// The sequence number of the event.
-    pub fn seq(&self) -> SeqNo {
+    pub(crate) fn seq(&self) -> SeqNo {
         self.event.seq
     }
 
     /// Identifies the item: the event's id, followed by `:<part>` if the event has several items.
-    pub fn id(&self) -> String {
+    pub(crate) fn id(&self) -> String {
         self.part.map_or_else(|| self.event.id.clone(), |part| format!("{}:{part}", self.event.id))
     }
 
-    /// The items of an event.
-    pub fn of(event: &Arc<Event>, encoded: &mut Vec<Vec<u8>>) -> impl Iterator<Item = Self> {
+    pub(crate) fn of(event: &Arc<Event>, encoded: &mut Vec<Vec<u8>>) -> impl Iterator<Item = Self> {
         let is_only = encoded.len() == 1;
         let item = move |(n, bytes)| Self { event: event.clone(), part: (!is_only).then_some(n), bytes };
         encoded.drain(..).enumerate().map(item)
     }
 }
 
-/// An item that the destination did not accept.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rejected {
+pub(crate) struct Rejected {
     /// The index among the delivered items.
-    pub index: usize,
-    /// The destination's reason.
-    pub reason: String,
-    /// Whether the destination may accept it later.
-    pub is_temporary: bool,
+    pub(crate) index: usize,
+    pub(crate) reason: String,
+    pub(crate) is_temporary: bool,
 }
 
-/// Why a destination did not take the items.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum DeliverError {
+pub(crate) enum DeliverError {
     /// The destination is unreachable or busy; deliver all again after a pause.
     #[error("{reason}")]
     Retry {
-        /// The reason.
         reason: String,
         /// The pause that the destination requests.
         after: Option<Duration>,
     },
     /// The destination does not accept these items together; deliver parts. A single item is rejected for good.
     #[error("{reason}")]
-    Refused {
-        /// The destination's reason.
-        reason: String,
-    },
+    Refused { reason: String },
 }
 
 impl DeliverError {
     /// An error after which all are delivered again.
     #[expect(clippy::needless_pass_by_value, reason = "no caller needs the reason afterwards")]
-    pub fn retry(reason: impl ToString) -> Self {
+    pub(crate) fn retry(reason: impl ToString) -> Self {
         Self::Retry { reason: shortened(&reason.to_string()), after: None }
     }
 }
 
 /// The request and the answer of one delivery, for people. Secrets are redacted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Transcript {
-    /// The request as sent.
-    pub request: String,
-    /// The response as received.
-    pub response: String,
+pub(crate) struct Transcript {
+    pub(crate) request: String,
+    pub(crate) response: String,
 }
 
 /// An open destination, used by one thread.
-pub trait Transport: Send {
+pub(crate) trait Transport: Send {
     /// Delivers items in their order. Records what is sent and received.
     fn deliver(
         &mut self,
@@ -122,28 +109,23 @@ pub trait Transport: Send {
     fn reopen(&mut self) {}
 }
 
-/// The limits of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RequestLimits {
+pub(crate) struct RequestLimits {
     /// Events.
-    pub count: usize,
+    pub(crate) count: usize,
     /// Bytes of items.
-    pub bytes: usize,
+    pub(crate) bytes: usize,
     /// Longest wait for more events after the first.
-    pub time: Duration,
+    pub(crate) time: Duration,
 }
 
-/// The dependencies of transports.
 #[derive(Debug, Clone)]
-pub struct Dependencies {
-    /// Source of the time.
-    pub clock: Clock,
-    /// File system for files.
-    pub fs: Arc<dyn Fs>,
+pub(crate) struct Dependencies {
+    pub(crate) clock: Clock,
+    pub(crate) fs: Arc<dyn Fs>,
 }
 
-/// The settings of a transport.
-pub trait Destination: Send + Sync + Debug {
+pub(crate) trait Destination: Send + Sync + Debug {
     /// Opens it. Errors show at the first delivery.
     fn open(&self, deps: &Dependencies) -> Box<dyn Transport>;
 
@@ -164,11 +146,9 @@ pub trait Destination: Send + Sync + Debug {
     }
 }
 
-/// The built settings of a transport.
-pub type BoxedDestination = Box<dyn Destination>;
+pub(crate) type BoxedDestination = Box<dyn Destination>;
 
-/// All transports.
-pub const TRANSPORTS: &[Kind<BoxedDestination>] =
+pub(crate) const TRANSPORTS: &[Kind<BoxedDestination>] =
     &[file::KIND, http::KIND, exec::KIND, syslog::KIND, journald::KIND, postgres::KIND, nats::KIND];
 
 /// The beginning of a reason, within [`SINK_REASON_BYTES_MAX`].
@@ -183,9 +163,14 @@ pub(super) mod tests {
     use super::*;
     use crate::config::read_yaml;
     use crate::engines::event::tests::event;
+    use crate::store::vfs::Disk;
 
     /// Opens a transport with options as YAML.
-    pub(in crate::engines) fn open(
+    pub(in crate::engines) fn open(kind: &Kind<BoxedDestination>, options: &str) -> Box<dyn Transport> {
+        open_with(kind, options, &Dependencies { clock: Clock::real(), fs: Arc::new(Disk) })
+    }
+
+    pub(in crate::engines) fn open_with(
         kind: &Kind<BoxedDestination>,
         options: &str,
         deps: &Dependencies,

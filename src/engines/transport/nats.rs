@@ -245,13 +245,9 @@ async fn publish(context: &Context, settings: &NatsDestination, items: &[Item]) 
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::super::tests::{items, open};
     use super::*;
-    use crate::base::clock::Clock;
     use crate::config::read_yaml;
-    use crate::store::vfs::Disk;
 
     #[test]
     fn invalid_options_are_rejected_with_their_key() {
@@ -273,9 +269,8 @@ mod tests {
     fn a_server_that_is_absent_or_silent_is_retried() {
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = silent.local_addr().unwrap().port();
-        let deps = Dependencies { clock: Clock::real(), fs: Arc::new(Disk) };
         let options = format!("{{servers: ['nats://127.0.0.1:{port}'], subject: a, timeout: 1s}}");
-        let mut transport = open(&KIND, &options, &deps);
+        let mut transport = open(&KIND, &options);
         for _ in 0..2 {
             let error = transport.deliver(&items(&["a"]), None).unwrap_err();
             let DeliverError::Retry { reason, .. } = error else { panic!("{error:?}") };

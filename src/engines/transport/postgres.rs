@@ -420,15 +420,11 @@ fn row_id(event: &Event) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use serde_json::json;
 
     use super::super::tests::{items, open};
     use super::*;
-    use crate::base::clock::Clock;
     use crate::engines::event::tests::event;
-    use crate::store::vfs::Disk;
 
     #[test]
     fn events_are_rows_of_the_tables_that_salt_would_write() {
@@ -471,9 +467,8 @@ mod tests {
     fn a_server_that_is_absent_or_silent_is_retried() {
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = silent.local_addr().unwrap().port();
-        let deps = Dependencies { clock: Clock::real(), fs: Arc::new(Disk) };
         let options = format!("{{host: 127.0.0.1, port: {port}, encryption: none, timeout: 1s}}");
-        let mut transport = open(&KIND, &options, &deps);
+        let mut transport = open(&KIND, &options);
         let error = transport.deliver(&items(&["{}"]), None).unwrap_err().to_string();
         assert!(
             error.starts_with(&format!("cannot connect to postgres://127.0.0.1:{port}/salt: ")),

@@ -8,8 +8,7 @@
 //!
 //! The host is the minion, or the master for events without one. 32473 is the enterprise number for examples (RFC 5612).
 //!
-//! Syslog acknowledges nothing: a message counts as delivered once the kernel has accepted it. Before each batch the connection is tested, so
-//! that messages are not written to one that the receiver has closed.
+//! Before each batch the connection is tested, so that messages are not written to one that the receiver has closed.
 
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, Read, Write};
@@ -24,15 +23,13 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, StreamOwned};
 use serde::Deserialize;
 
+use super::socket::SocketDestination;
 use super::tls::Tls;
-use super::{
-    BoxedDestination, DeliverError, Dependencies, Destination, Item, Rejected, RequestLimits, Transcript,
-    Transport,
-};
+use super::{BoxedDestination, Item, Rejected};
 use crate::config::within;
 use crate::engines::event::Event;
 use crate::engines::settings::kind::{Kind, options};
-use crate::model::word::{self, MIB, Word, words};
+use crate::model::word::{self, Word, words};
 
 pub(super) const KIND: Kind<BoxedDestination> = Kind {
     name: "syslog",
@@ -159,24 +156,45 @@ impl Severity {
     }
 }
 
-impl Destination for SyslogDestination {
-    fn open(&self, _: &Dependencies) -> Box<dyn Transport> {
-        Box::new(SyslogTransport { settings: self.clone(), socket: None })
-    }
+impl SocketDestination for SyslogDestination {
+    type Socket = Socket;
 
-    fn describe(&self) -> String {
+    const NAMES: (&str, &str) = ("syslog", "messages");
+
+    fn place(&self) -> String {
         self.address.show().unwrap_or_default()
     }
 
-    fn limits(&self) -> RequestLimits {
-        let bytes = usize::try_from(MIB).unwrap_or(usize::MAX);
-        RequestLimits { count: 500, bytes, time: Duration::ZERO }
+    fn connect(&self) -> io::Result<Socket> {
+        Socket::connect(self)
     }
-}
 
-struct SyslogTransport {
-    settings: SyslogDestination,
-    socket: Option<Socket>,
+    fn if_open(socket: Socket) -> Option<Socket> {
+        socket.if_open()
+    }
+
+    fn message(&self, item: &Item) -> Vec<u8> {
+        let Event { id, seq, at, tag, minion, fun, jid, master_id, .. } = &*item.event;
+        let priority = self.facility as u8 * 8 + self.severity.code();
+        let host = if minion.is_empty() { &**master_id } else { minion };
+        let [host, app_name, function] = [(host, 255), (&self.app_name, 48), (fun, 32)].map(header);
+        let mut head = format!("<{priority}>1 {} {host} {app_name} - {function} [saltcellar@32473", at.iso());
+        let seq = seq.to_string();
+        for (name, value) in [("id", id), ("seq", &seq), ("tag", tag), ("jid", jid)] {
+            if !value.is_empty() {
+                // Writing to a text cannot fail.
+                let _ = write!(head, " {name}=\"{}\"", escaped(value));
+            }
+        }
+        head.push_str("] ");
+        let mut message = head.into_bytes();
+        message.extend_from_slice(&item.bytes);
+        message
+    }
+
+    fn send(socket: &mut Socket, messages: &[Vec<u8>]) -> io::Result<Vec<Rejected>> {
+        socket.send(messages)
+    }
 }
 
 enum Socket {
@@ -185,50 +203,6 @@ enum Socket {
     Lines(UnixStream),
     Tcp(TcpStream),
     Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
-}
-
-impl Transport for SyslogTransport {
-    fn deliver(
-        &mut self,
-        items: &[Item],
-        transcript: Option<&mut Transcript>,
-    ) -> Result<Vec<Rejected>, DeliverError> {
-        let place = self.settings.describe();
-        let failed = |why: io::Error| DeliverError::retry(socket_error(&place, &why));
-        let mut socket = match self.socket.take().and_then(Socket::if_open) {
-            Some(socket) => socket,
-            None => Socket::connect(&self.settings).map_err(failed)?,
-        };
-        let messages: Vec<_> = items.iter().map(|item| self.settings.message(item)).collect();
-        let rejected = socket.send(&messages).map_err(failed)?;
-        if let Some(transcript) = transcript {
-            transcript.request = String::from_utf8_lossy(&messages.join(&b'\n')).into_owned();
-            let count = messages.len() - rejected.len();
-            transcript.response = format!("{count} messages written to {place}; syslog does not answer");
-        }
-        self.socket = Some(socket);
-        Ok(rejected)
-    }
-
-    fn check(&mut self) -> Result<String, String> {
-        let place = self.settings.describe();
-        match Socket::connect(&self.settings) {
-            Ok(_) => Ok(format!("{place} accepts connections")),
-            Err(why) => Err(socket_error(&place, &why)),
-        }
-    }
-
-    fn reopen(&mut self) {
-        self.socket = None;
-    }
-}
-
-/// An error of a socket with its place.
-pub(super) fn socket_error(place: &str, why: &io::Error) -> String {
-    match why.kind() {
-        ErrorKind::WouldBlock | ErrorKind::TimedOut => format!("{place} accepts no messages (timeout)"),
-        _ => format!("{place}: {why}"),
-    }
 }
 
 impl Socket {
@@ -273,24 +247,9 @@ impl Socket {
     fn if_open(mut self) -> Option<Self> {
         let is_open = match &mut self {
             Self::Datagram(_) => Ok(true),
-            Self::Lines(stream) => {
-                stream.set_nonblocking(true).map(|()| expects_nothing(stream)).and_then(|is_open| {
-                    stream.set_nonblocking(false)?;
-                    Ok(is_open)
-                })
-            }
-            Self::Tcp(stream) => {
-                stream.set_nonblocking(true).map(|()| expects_nothing(stream)).and_then(|is_open| {
-                    stream.set_nonblocking(false)?;
-                    Ok(is_open)
-                })
-            }
-            Self::Tls(stream) => {
-                stream.sock.set_nonblocking(true).map(|()| expects_nothing(stream)).and_then(|is_open| {
-                    stream.sock.set_nonblocking(false)?;
-                    Ok(is_open)
-                })
-            }
+            Self::Lines(stream) => expects_nothing(stream, UnixStream::set_nonblocking),
+            Self::Tcp(stream) => expects_nothing(stream, TcpStream::set_nonblocking),
+            Self::Tls(stream) => expects_nothing(&mut **stream, |tls, on| tls.sock.set_nonblocking(on)),
         };
         is_open.unwrap_or(false).then_some(self)
     }
@@ -337,16 +296,22 @@ impl Socket {
 }
 
 /// Whether a connection from which nothing is expected is open. It does not block.
-fn expects_nothing(stream: &mut impl Read) -> bool {
+fn expects_nothing<S: Read>(
+    stream: &mut S,
+    set_nonblocking: impl Fn(&S, bool) -> io::Result<()>,
+) -> io::Result<bool> {
+    set_nonblocking(stream, true)?;
     let mut answer = [0; 256];
-    loop {
+    let is_open = loop {
         match stream.read(&mut answer) {
-            Ok(0) => return false,
+            Ok(0) => break false,
             // No receiver of syslog answers; such bytes have no meaning.
             Ok(_) => {}
-            Err(why) => return why.kind() == ErrorKind::WouldBlock,
+            Err(why) => break why.kind() == ErrorKind::WouldBlock,
         }
-    }
+    };
+    set_nonblocking(stream, false)?;
+    Ok(is_open)
 }
 
 fn connect_tcp(place: &str, timeout: Duration) -> io::Result<TcpStream> {
@@ -374,27 +339,6 @@ fn octet_counted(messages: &[Vec<u8>]) -> Vec<u8> {
     framed
 }
 
-impl SyslogDestination {
-    fn message(&self, item: &Item) -> Vec<u8> {
-        let Event { id, seq, at, tag, minion, fun, jid, master_id, .. } = &*item.event;
-        let priority = self.facility as u8 * 8 + self.severity.code();
-        let host = if minion.is_empty() { &**master_id } else { minion };
-        let [host, app_name, function] = [(host, 255), (&self.app_name, 48), (fun, 32)].map(header);
-        let mut head = format!("<{priority}>1 {} {host} {app_name} - {function} [saltcellar@32473", at.iso());
-        let seq = seq.to_string();
-        for (name, value) in [("id", id), ("seq", &seq), ("tag", tag), ("jid", jid)] {
-            if !value.is_empty() {
-                // Writing to a text cannot fail.
-                let _ = write!(head, " {name}=\"{}\"", escaped(value));
-            }
-        }
-        head.push_str("] ");
-        let mut message = head.into_bytes();
-        message.extend_from_slice(&item.bytes);
-        message
-    }
-}
-
 /// A field of the header: printable ASCII without spaces, of limited length, `-` for none.
 fn header((text, max): (&str, usize)) -> String {
     let printable = |c: char| if c.is_ascii_graphic() { c } else { '_' };
@@ -415,20 +359,15 @@ mod tests {
     use serde_json::json;
 
     use super::super::tests::{items, open};
+    use super::super::{Transcript, Transport};
     use super::*;
-    use crate::base::clock::Clock;
     use crate::config::read_yaml;
     use crate::engines::event::tests::event;
-    use crate::store::vfs::Disk;
     use crate::testkit::wait_for;
 
     fn transport(address: &str) -> Box<dyn Transport> {
-        let deps = Dependencies { clock: Clock::real(), fs: Arc::new(Disk) };
-        open(
-            &KIND,
-            &format!("{{address: '{address}', facility: local7, severity: error, timeout: 1s}}"),
-            &deps,
-        )
+        let options = format!("{{address: '{address}', facility: local7, severity: error, timeout: 1s}}");
+        open(&KIND, &options)
     }
 
     const FIRST: &str = "<187>1 2026-11-18T11:06:40.123456Z web1 salt - - [saltcellar@32473 id=\"store:1\" seq=\"1\" tag=\"test/tag\"] one";

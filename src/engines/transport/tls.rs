@@ -37,7 +37,6 @@ impl Tls {
         Err(Invalid::new("tls", problem))
     }
 
-    /// The certificates of authorities to trust.
     pub(super) fn authorities(&self) -> Result<Vec<CertificateDer<'static>>, String> {
         if let Some(path) = &self.ca {
             return certificates(path);
@@ -50,7 +49,6 @@ impl Tls {
         Ok(found.certs)
     }
 
-    /// The client's certificate and key, if any.
     pub(super) fn identity(&self) -> Result<Option<Identity>, String> {
         let (Some(certificate), Some(path)) = (&self.certificate, &self.key) else { return Ok(None) };
         let key = PrivateKeyDer::from_pem_file(path)
@@ -58,7 +56,6 @@ impl Tls {
         Ok(Some((certificates(certificate)?, key)))
     }
 
-    /// The configuration of a client.
     pub(super) fn client(&self) -> Result<ClientConfig, String> {
         let mut roots = RootCertStore::empty();
         // The machine's store may have certificates of forms that rustls does not accept.

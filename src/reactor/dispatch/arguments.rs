@@ -2,9 +2,9 @@
 
 use serde_json::Value as Json;
 
-use super::call::Client;
 use crate::model::Note;
 use crate::reactor::helper::encode::decode;
+use crate::reactor::master::Client;
 use crate::wire::python::value::{Key, with_room};
 use crate::wire::python::{Map, Value, yaml};
 
@@ -35,7 +35,6 @@ impl Signature {
     }
 }
 
-/// Why a chunk makes no call.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::reactor) enum Refusal {
     /// Salt logs this text.

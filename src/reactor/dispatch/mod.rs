@@ -9,10 +9,11 @@ pub(super) mod call;
 mod nodegroup;
 
 use self::arguments::{Refusal, Signature, cannot, text_of, unpacked};
-use self::call::{Call, Client};
+use self::call::Call;
 use super::helper::salt::Salt;
 use crate::config::salt_master::SaltMaster;
 use crate::model::{Location, Note};
+use crate::reactor::master::Client;
 use crate::wire::python::value::{Map, Value, with_room};
 
 const LOGGER: &str = "salt.utils.reactor";
@@ -20,11 +21,10 @@ const LOGGER: &str = "salt.utils.reactor";
 pub(super) const OWN_LOGGER: &str = "saltcellar.reactor";
 
 /// The user of runners and wheel functions. Events of this user cause no reactions.
-pub use crate::reactor::master::REACTOR_USER;
+pub(crate) use crate::reactor::master::REACTOR_USER;
 
-/// The master's options for calls.
 #[derive(Debug, Clone)]
-pub struct DispatchSettings {
+pub(crate) struct DispatchSettings {
     user: String,
     nodegroups: Map,
     ext_job_cache: String,
@@ -35,8 +35,7 @@ pub struct DispatchSettings {
 }
 
 impl DispatchSettings {
-    /// From the master's configuration.
-    pub fn of(master: &SaltMaster) -> Self {
+    pub(crate) fn of(master: &SaltMaster) -> Self {
         let option = |name: &str| master.option(name).cloned().unwrap_or(Value::Null);
         Self {
             user: master.user.clone(),
@@ -56,12 +55,10 @@ fn is_mapped(chunk: &Map) -> bool {
     !(has("args") || has("arg") && has("kwarg"))
 }
 
-/// Converts chunks to calls.
 pub(super) struct Dispatch<'a> {
     pub(super) settings: &'a DispatchSettings,
     /// Has the signatures of runners and wheel functions.
     pub(super) salt: &'a dyn Salt,
-    /// True if the pool for runners and wheel functions is full.
     pub(super) pool_full: bool,
 }
 
@@ -69,7 +66,7 @@ impl Dispatch<'_> {
     /// The call of a chunk; `None` after an error, which is in the notes.
     pub(super) fn call(&self, mut chunk: Map, notes: &mut Vec<Note>) -> Option<Call> {
         let state = chunk.get("state").unwrap_or(&Value::Null);
-        let Some(client) = Client::named(state) else {
+        let Some(client) = state.as_str().and_then(Client::named) else {
             notes.push(unknown_type(&chunk, state));
             return None;
         };
@@ -96,7 +93,7 @@ impl Dispatch<'_> {
         if client == Client::Local && !chunk.contains_key("tgt") {
             return Err("local takes at least 2 arguments (1 given): no `tgt`".to_owned().into());
         }
-        let is_of_master = matches!(client, Client::Runner | Client::Wheel);
+        let is_of_master = client.is_of_master();
         let mut mapped = (Value::Tuple(Vec::new()), Value::Map(Map::default()));
         if is_of_master && is_mapped(chunk) {
             let Some(signature) = self.signature(client, chunk)? else {

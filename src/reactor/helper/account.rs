@@ -3,10 +3,11 @@
 //! Salt's daemons start as root and switch to the configured `user`. This daemon, if it runs as root, stays root and switches only its
 //! helper processes: `setpriv` sets uid, gid and supplementary groups before it executes Python.
 
-use std::fs;
 use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
+
+use crate::base::users::User;
 
 /// Absolute paths, because `PATH` is not trusted.
 const SETPRIV: [&str; 2] = ["/usr/bin/setpriv", "/bin/setpriv"];
@@ -15,13 +16,7 @@ const GETENT: [&str; 2] = ["/usr/bin/getent", "/bin/getent"];
 
 /// A user to switch to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Account {
-    name: String,
-    uid: u32,
-    gid: u32,
-    home: String,
-    shell: String,
-}
+pub(crate) struct Account(User);
 
 impl Account {
     /// The account that a process with the effective user id `own` has to switch to in order to run as `user`; `None` if it is that
@@ -30,10 +25,9 @@ impl Account {
     /// # Errors
     ///
     /// Fails if there is no such user, or if the process cannot switch.
-    pub fn switch(user: &str, own: u32) -> Result<Option<Self>, String> {
-        let found = Self::find(&fs::read_to_string("/etc/passwd").unwrap_or_default(), user);
-        let account = found
-            .or_else(|| Self::find(&getent(user)?, user))
+    pub(crate) fn switch(user: &str, own: u32) -> Result<Option<Self>, String> {
+        let account = User::named(user)
+            .or_else(|| User::find(&getent(user)?, |found| found.name == user))
             .ok_or_else(|| format!("no such user {user:?}, which is `user` in Salt's configuration"))?;
         if account.uid == own {
             return Ok(None);
@@ -46,31 +40,15 @@ impl Account {
         if setpriv().is_none() {
             return Err(format!("cannot switch to user {user}: setpriv (util-linux) is not installed"));
         }
-        Ok(Some(account))
-    }
-
-    fn find(passwd: &str, user: &str) -> Option<Self> {
-        passwd.lines().find_map(|line| {
-            let fields: Vec<&str> = line.split(':').collect();
-            let [name, _, uid, gid, _, home, shell] = fields.as_slice() else { return None };
-            (*name == user).then_some(())?;
-            let (uid, gid) = (uid.parse().ok()?, gid.parse().ok()?);
-            Some(Self {
-                name: user.to_owned(),
-                uid,
-                gid,
-                home: (*home).to_owned(),
-                shell: (*shell).to_owned(),
-            })
-        })
+        Ok(Some(Self(account)))
     }
 
     /// A command that runs `program` as this user. As in Salt's daemons, variables about the user are changed if they are set.
     pub(in crate::reactor) fn command(&self, program: &Path) -> Command {
+        let User { name, gid, home, shell, .. } = &self.0;
         let mut command = Command::new(setpriv().unwrap_or("setpriv"));
-        command.args(["--reuid", &self.name, "--regid", &self.gid.to_string(), "--init-groups", "--"]);
+        command.args(["--reuid", name, "--regid", &gid.to_string(), "--init-groups", "--"]);
         command.arg(program);
-        let Self { name, home, shell, .. } = self;
         for (variable, value) in [("HOME", home), ("SHELL", shell), ("USER", name), ("LOGNAME", name)] {
             if std::env::var_os(variable).is_some() {
                 command.env(variable, value);
@@ -107,15 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_user_is_found_by_name_and_only_root_can_switch() {
-        let passwd = "root:x:0:0:root:/root:/bin/sh\nsalt:x:980:981::/opt/salt:/bin/false\nbroken:x:y:z\nodd:x:1:1:::\n";
-        let salt = Account::find(passwd, "salt").unwrap();
-        assert_eq!(
-            (salt.uid, salt.gid, salt.home.as_str(), salt.shell.as_str()),
-            (980, 981, "/opt/salt", "/bin/false")
-        );
-        assert_eq!((Account::find(passwd, "broken"), Account::find(passwd, "sal")), (None, None));
-        assert_eq!(Account::find(passwd, "odd").unwrap().home, "");
+    fn only_root_can_switch() {
         assert_eq!(Account::switch("root", 0), Ok(None));
         assert!(Account::switch("root", 1000).unwrap_err().contains("only root can"));
         assert!(Account::switch("no-such-user", 0).unwrap_err().contains("no such user \"no-such-user\""));

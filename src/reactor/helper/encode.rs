@@ -15,7 +15,7 @@ use crate::wire::python::{Map, Value};
 const EXACT: u64 = 1 << 53;
 
 /// The JSON form.
-pub fn encode(value: &Value) -> Json {
+pub(crate) fn encode(value: &Value) -> Json {
     match value {
         Value::Null => Json::Null,
         Value::Bool(flag) => Json::Bool(*flag),
@@ -34,7 +34,7 @@ pub fn encode(value: &Value) -> Json {
 }
 
 /// The JSON form of a mapping.
-pub fn encode_map(map: &Map) -> Json {
+pub(crate) fn encode_map(map: &Map) -> Json {
     let plain = map.keys().all(|key| key.as_str().is_some_and(|text| !text.starts_with('$')));
     if !plain {
         return tagged(
@@ -52,7 +52,7 @@ fn tagged(tag: &str, value: Json) -> Json {
 }
 
 /// Parses the JSON form. An object with another `$` key stays an object.
-pub fn decode(json: &Json) -> Value {
+pub(crate) fn decode(json: &Json) -> Value {
     match json {
         Json::Null => Value::Null,
         Json::Bool(flag) => Value::Bool(*flag),

@@ -28,7 +28,7 @@ use self::encode::{decode, encode, encode_map};
 use self::process::{Fault, Process, StartError};
 use self::salt::{Salt, SaltAnswer, SaltError, SaltFile, SaltRendered};
 use super::dispatch::arguments::Signature;
-use super::dispatch::call::Client;
+use super::master::Client;
 use super::pipeline::outcome::{Render, SaltCall};
 use crate::base::limits;
 use crate::base::metrics::Metrics;

@@ -29,7 +29,6 @@ const PROGRAM: &str = include_str!("../../../salt/src/saltext/saltcellar/utils/r
 /// Maximum number of bytes read from the standard error of a failed start.
 const LAST_WORDS_BYTES_MAX: u64 = 16 * 1024;
 
-/// Why a request has no answer.
 #[derive(Debug)]
 pub(in crate::reactor) enum Fault {
     /// The process ended before it received the whole request, so nothing was executed.
@@ -42,7 +41,6 @@ pub(in crate::reactor) enum Fault {
     Nonsense(String),
 }
 
-/// Why a process did not start.
 #[derive(Debug)]
 pub(in crate::reactor) enum StartError {
     /// It was killed; a retry may succeed.
@@ -67,7 +65,6 @@ impl Drop for Process {
 }
 
 impl Process {
-    /// Starts a process.
     pub(in crate::reactor) fn start(options: &HelperOptions) -> Result<Self, StartError> {
         let python = options.python.display();
         let failed = |what: &dyn std::fmt::Display| StartError::Failed(format!("{python}: {what}"));
@@ -111,7 +108,6 @@ impl Process {
         }
     }
 
-    /// True if the process has ended.
     pub(in crate::reactor) fn has_ended(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
     }
@@ -230,7 +226,7 @@ fn command(options: &HelperOptions, account: Option<&Account>) -> Command {
 }
 
 /// An anonymous file in memory with this content.
-pub fn memory_file(content: &[u8]) -> std::io::Result<File> {
+pub(crate) fn memory_file(content: &[u8]) -> std::io::Result<File> {
     let mut file = File::from(memfd_create("saltcellar-helper", MemfdFlags::CLOEXEC)?);
     file.write_all(content)?;
     file.rewind()?;

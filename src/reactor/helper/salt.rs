@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use crate::model::Note;
 use crate::reactor::dispatch::arguments::Signature;
-use crate::reactor::dispatch::call::Client;
+use crate::reactor::master::Client;
 use crate::reactor::pipeline::outcome::{Outcome, Render, SaltCall};
 use crate::reactor::render::functions::Functions;
 use crate::reactor::render::jinja::SaltFunctions;
@@ -71,16 +71,22 @@ pub struct SaltAnswer {
     pub notes: Vec<Note>,
 }
 
-/// Access to Salt, used by several threads.
+/// Access to Salt, used by several threads. By default there is no Salt.
 pub trait Salt: Send + Sync {
     /// Renders a file with Salt's own renderers.
-    fn render(&self, file: &SaltFile<'_>) -> Result<SaltRendered, SaltError>;
+    fn render(&self, _file: &SaltFile<'_>) -> Result<SaltRendered, SaltError> {
+        Err(SaltError::Absent(NO_SALT.to_owned()))
+    }
 
     /// The signature of a runner or wheel function; `None` if it does not exist.
-    fn signature(&self, client: Client, fun: &str) -> Result<Option<Signature>, SaltError>;
+    fn signature(&self, _client: Client, _fun: &str) -> Result<Option<Signature>, SaltError> {
+        Err(SaltError::Absent(NO_SALT.to_owned()))
+    }
 
     /// The master's grains; `None` without Salt.
-    fn grains(&self) -> Result<Option<Value>, SaltError>;
+    fn grains(&self) -> Result<Option<Value>, SaltError> {
+        Ok(None)
+    }
 
     /// The local copy of a `salt://` reference from any backend of the file server; `None` if the file does not exist.
     fn fetch(&self, _reference: &str) -> Result<Option<PathBuf>, SaltError> {
@@ -95,24 +101,12 @@ pub trait Salt: Send + Sync {
 
 /// The absence of Salt; its errors name the remedy.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct NoSalt;
+pub(crate) struct NoSalt;
 
 /// The error text without Salt.
-pub const NO_SALT: &str = "Salt's own Python is required, but none was found: set reactor.python to the Python in which Salt is installed";
+pub(crate) const NO_SALT: &str = "Salt's own Python is required, but none was found: set reactor.python to the Python in which Salt is installed";
 
-impl Salt for NoSalt {
-    fn render(&self, _file: &SaltFile<'_>) -> Result<SaltRendered, SaltError> {
-        Err(SaltError::Absent(NO_SALT.to_owned()))
-    }
-
-    fn signature(&self, _client: Client, _fun: &str) -> Result<Option<Signature>, SaltError> {
-        Err(SaltError::Absent(NO_SALT.to_owned()))
-    }
-
-    fn grains(&self) -> Result<Option<Value>, SaltError> {
-        Ok(None)
-    }
-}
+impl Salt for NoSalt {}
 
 /// The native functions of `salt` during one rendering, with a record of the calls.
 pub(in crate::reactor) struct Recorded {

@@ -20,6 +20,14 @@ fn python(time: Duration) -> Option<Helper> {
     there.then(|| Helper::new(options))
 }
 
+/// A helper that runs a program with this text.
+fn program(dir: &Path, text: &str) -> Helper {
+    let path = dir.join("program");
+    std::fs::write(&path, text).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    Helper::new(HelperOptions::new(path, "/x"))
+}
+
 fn file(dir: &Path, text: &str) -> PathBuf {
     let path = dir.join("x.sls");
     std::fs::write(&path, text).unwrap();
@@ -261,10 +269,7 @@ fn the_death_of_a_process_is_an_error_of_signatures_and_grains() {
     let dir = tempfile::tempdir().unwrap();
     // It sends the greeting, and dies of the first request.
     let text = "#!/bin/sh\nread hello <&1; echo '{\"salt\": \"3008.3\"}'; read request <&1; kill -9 $$\n";
-    let program = dir.path().join("program");
-    std::fs::write(&program, text).unwrap();
-    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let helper = Helper::new(HelperOptions::new(program, "/x"));
+    let helper = program(dir.path(), text);
     let died = |error: SaltError| matches!(&error, SaltError::Broken(why) if why.contains("died 3 times"));
     assert!(died(helper.signature(Client::Runner, "test.arg").unwrap_err()));
     assert!(died(helper.grains().unwrap_err()));
@@ -281,10 +286,7 @@ fn a_request_that_no_process_started_is_repeated() {
          if [ -e {closed:?} ]; then read request <&1; echo '{{\"grains\": null}}'; exec sleep 60; fi\n\
          exec 1>&-; : > {closed:?}; exec sleep 60\n"
     );
-    let program = dir.path().join("program");
-    std::fs::write(&program, text).unwrap();
-    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let mut helper = Helper::new(HelperOptions::new(program, "/x"));
+    let mut helper = program(dir.path(), &text);
     helper.options.tries = 1;
     let process = Process::start(&helper.options).ok().unwrap();
     wait_for("closed socket", || closed.exists().then_some(()));
@@ -356,17 +358,13 @@ fn a_slow_file_does_not_delay_others() {
 #[test]
 fn programs_that_are_not_helpers_are_errors() {
     let dir = tempfile::tempdir().unwrap();
-    let program = |text: &str| {
-        let path = dir.path().join("program");
-        std::fs::write(&path, text).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-        Helper::new(HelperOptions::new(path, "/x"))
-    };
     let none = Helper::new(HelperOptions::new("/no/such/python", "/x"));
     assert!(
         matches!(none.signature(Client::Runner, "test.arg"), Err(SaltError::Absent(why)) if why.contains("/no/such/python"))
     );
     assert_eq!(none.options.metrics.helper_starts_failed.get(), 1);
-    assert!(program("#!/bin/sh\nexit 0\n").signature(Client::Runner, "test.arg").is_err());
-    assert!(program("#!/bin/sh\necho nonsense; cat\n").signature(Client::Runner, "test.arg").is_err());
+    assert!(program(dir.path(), "#!/bin/sh\nexit 0\n").signature(Client::Runner, "test.arg").is_err());
+    assert!(
+        program(dir.path(), "#!/bin/sh\necho nonsense; cat\n").signature(Client::Runner, "test.arg").is_err()
+    );
 }

@@ -5,15 +5,13 @@
 
 use std::path::Path;
 
-use super::{Cmd, MasterAddress, MasterError};
+use super::{Client, MasterAddress, MasterError};
 use crate::wire::msgpack::{Reader, as_bool, as_text, elements, get, is_nil};
 
-/// A usable answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
+pub(crate) enum Answer {
     /// A job was published.
     Published {
-        /// The jid.
         jid: String,
         /// The minions expected to return.
         minions: Vec<String>,
@@ -21,22 +19,16 @@ pub enum Answer {
         missing: Vec<String>,
     },
     /// The target matches no minion; no job was published.
-    NoTarget {
-        /// The master's message.
-        why: String,
-    },
+    NoTarget { why: String },
     /// A runner was started; its result arrives on the bus under `<tag>/ret`.
     Started {
-        /// The jid.
         jid: String,
         /// The prefix of its event tags.
         tag: String,
     },
     /// A wheel function has finished.
     Ran {
-        /// The jid.
         jid: String,
-        /// Whether it reported success.
         success: bool,
         /// Its result, as msgpack.
         result: Vec<u8>,
@@ -44,7 +36,12 @@ pub enum Answer {
 }
 
 /// Parses a reply.
-pub(super) fn read(cmd: Cmd, reply: &[u8], place: &MasterAddress, key: &Path) -> Result<Answer, MasterError> {
+pub(super) fn read(
+    client: Client,
+    reply: &[u8],
+    place: &MasterAddress,
+    key: &Path,
+) -> Result<Answer, MasterError> {
     let at = place.to_string();
     let odd = |why: &str| MasterError::NoAnswer { place: at.clone(), why: why.to_owned() };
     if let Some(text) = as_text(reply) {
@@ -74,8 +71,8 @@ pub(super) fn read(cmd: Cmd, reply: &[u8], place: &MasterAddress, key: &Path) ->
         let list = get(map, key).unwrap_or_default();
         elements(list).filter_map(as_text).map(str::to_owned).collect::<Vec<_>>()
     };
-    match cmd {
-        Cmd::Publish => {
+    match client {
+        Client::Local => {
             let load = get(reply, "load").ok_or_else(|| odd("an answer to `publish` without `load`"))?;
             if let Some(jid) = text(load, "jid").filter(|jid| !jid.is_empty()) {
                 return Ok(Answer::Published {
@@ -95,14 +92,14 @@ pub(super) fn read(cmd: Cmd, reply: &[u8], place: &MasterAddress, key: &Path) ->
                 None => Ok(Answer::NoTarget { why: "no minion matches".to_owned() }),
             }
         }
-        Cmd::Runner => {
+        Client::Runner => {
             let (jid, tag) = (text(reply, "jid"), text(reply, "tag"));
             let (Some(jid), Some(tag)) = (jid, tag) else {
                 return Err(odd("an answer to `runner` without `jid` or `tag`"));
             };
             Ok(Answer::Started { jid, tag })
         }
-        Cmd::Wheel => {
+        Client::Wheel | Client::Caller => {
             let data = get(reply, "data").ok_or_else(|| odd("an answer to `wheel` without `data`"))?;
             Ok(Answer::Ran {
                 jid: text(data, "jid").unwrap_or_default(),

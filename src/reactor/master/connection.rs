@@ -21,7 +21,6 @@ pub(super) struct MasterConnection {
 type Broken = Box<dyn std::error::Error>;
 
 impl MasterConnection {
-    /// Connects, with a handshake.
     pub(super) fn open(place: &MasterAddress, until: Instant) -> Result<Self, MasterError> {
         Self::connect(place, until)
             .map_err(|why| MasterError::Unreachable { place: place.to_string(), why: why.to_string() })

@@ -14,7 +14,7 @@ mod answer;
 mod call;
 mod connection;
 mod key;
-pub mod pack;
+pub(crate) mod pack;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,8 +22,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-pub use answer::Answer;
-pub use call::{Call, Cmd};
+pub(crate) use answer::Answer;
+pub use call::Client;
+pub(crate) use call::{Call, target_text};
 
 use connection::MasterConnection;
 use key::MasterKeyFile;
@@ -32,19 +33,19 @@ use crate::base::limits::{MASTER_CONNECT_TIMEOUT, MASTER_CONNECTIONS_KEPT};
 use crate::base::metrics::Metrics;
 
 /// The user name of Salt's own reactor in events of its runners and wheels; Salt's reactor skips such events.
-pub const REACTOR_USER: &str = "Reactor";
+pub(crate) const REACTOR_USER: &str = "Reactor";
 
 /// The address of a master, and the credentials for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MasterAddress {
+pub(crate) struct MasterAddress {
     /// Its `interface`, or another name or address of it.
-    pub host: String,
+    pub(crate) host: String,
     /// Its `ret_port`.
-    pub port: u16,
+    pub(crate) port: u16,
     /// Its `cachedir`, which contains the key.
-    pub cachedir: PathBuf,
+    pub(crate) cachedir: PathBuf,
     /// The user that it runs as.
-    pub user: String,
+    pub(crate) user: String,
 }
 
 impl MasterAddress {
@@ -66,62 +67,33 @@ impl std::fmt::Display for MasterAddress {
     }
 }
 
-/// Why a request has no usable answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum MasterError {
+pub(crate) enum MasterError {
     /// Nothing was sent: retry when the master is reachable.
     #[error("no Salt master answers at {place}: {why}")]
-    Unreachable {
-        /// The master's address.
-        place: String,
-        /// The reason.
-        why: String,
-    },
+    Unreachable { place: String, why: String },
     /// The master rejects the key, which is read again for the next request.
     #[error("the master at {place} rejects the key in {path}: {why}")]
-    Unauthenticated {
-        /// The master's address.
-        place: String,
-        /// The key file.
-        path: String,
-        /// The error of the master or of the file system.
-        why: String,
-    },
+    Unauthenticated { place: String, path: String, why: String },
     /// The master failed temporarily and did nothing; retry later.
     #[error("the master at {place} failed temporarily: {why}")]
-    Retry {
-        /// The master's address.
-        place: String,
-        /// The master's message.
-        why: String,
-    },
+    Retry { place: String, why: String },
     /// The request was sent, but no usable answer arrived: it may have been carried out.
     #[error("no usable answer from the master at {place}, the request may have been carried out: {why}")]
-    NoAnswer {
-        /// The master's address.
-        place: String,
-        /// The reason.
-        why: String,
-    },
+    NoAnswer { place: String, why: String },
     /// The master rejected the request; a retry is useless.
     #[error("the master at {place} rejected the request: {why}")]
-    Refused {
-        /// The master's address.
-        place: String,
-        /// The master's message.
-        why: String,
-    },
+    Refused { place: String, why: String },
 }
 
 impl MasterError {
     /// Whether the request certainly had no effect, so that a repetition is safe.
-    pub fn was_not_done(&self) -> bool {
+    pub(crate) fn was_not_done(&self) -> bool {
         !matches!(self, Self::NoAnswer { .. })
     }
 }
 
-/// A master.
-pub struct Master {
+pub(crate) struct Master {
     place: MasterAddress,
     key: MasterKeyFile,
     idle: Mutex<Vec<MasterConnection>>,
@@ -131,30 +103,28 @@ pub struct Master {
 }
 
 impl Master {
-    /// A client that connects on the first request.
-    pub fn new(place: MasterAddress, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn new(place: MasterAddress, metrics: Arc<Metrics>) -> Self {
         let key = MasterKeyFile::of(&place);
         Self { place, key, idle: Mutex::default(), metrics, own_name_only: Mutex::default() }
     }
 
-    /// The master's address.
-    pub fn place(&self) -> &MasterAddress {
+    pub(crate) fn place(&self) -> &MasterAddress {
         &self.place
-    }
-
-    /// The master's key, which requests such as `reactor.list` contain.
-    pub fn key(&self) -> Result<String, MasterError> {
-        self.key.text(false)
     }
 
     /// Sends a request and waits for the answer, up to `timeout`. `jid` is the jid of a published job.
     ///
     /// If the master rejects the key, it is read again once: 3006 creates a new one at each start.
-    pub fn ask(&self, call: &Call, jid: &str, timeout: Duration) -> Result<Answer, MasterError> {
+    pub(crate) fn ask(&self, call: &Call, jid: &str, timeout: Duration) -> Result<Answer, MasterError> {
+        if call.client == Client::Caller {
+            let why = "a master has no service for `caller` functions".to_owned();
+            return Err(MasterError::Refused { place: self.place.to_string(), why });
+        }
         let until = Instant::now() + timeout;
         // With the key of root or salt, runners and wheels may be called under any user name (`authenticate_key` in
         // `salt/auth`). Their events carry that name, so that reactors skip them.
-        let may_be_reactor = call.cmd != Cmd::Publish && matches!(self.place.user.as_str(), "root" | "salt");
+        let may_be_reactor =
+            call.client.is_of_master() && matches!(self.place.user.as_str(), "root" | "salt");
         let mut anew = false;
         // The key as it is on disk, under which the master rejected the reactor's name.
         let mut rejected: Option<String> = None;
@@ -169,7 +139,7 @@ impl Master {
             self.metrics.master_requests.add(1);
             let reply = self.exchange(&request, until);
             let outcome =
-                reply.and_then(|reply| answer::read(call.cmd, &reply, &self.place, self.key.path()));
+                reply.and_then(|reply| answer::read(call.client, &reply, &self.place, self.key.path()));
             match outcome {
                 Err(MasterError::Unauthenticated { .. }) if !anew => anew = true,
                 // Either the key is wrong or the name is; the master's own name shows which.
@@ -200,7 +170,7 @@ impl Master {
     }
 
     /// Ensures that a connection is open, without sending a request.
-    pub fn reach(&self) -> Result<(), MasterError> {
+    pub(crate) fn reach(&self) -> Result<(), MasterError> {
         let connection = self.connected(Instant::now() + MASTER_CONNECT_TIMEOUT)?;
         self.keep(connection);
         Ok(())

@@ -1,11 +1,14 @@
 //! Conversion of values to and from msgpack, like Salt's own serializer (`salt/payload.py`).
 
+use serde_json::Value as Json;
+
 use crate::base::limits::MSGPACK_DEPTH_MAX;
+use crate::wire::json;
 use crate::wire::msgpack::{Head, Reader, Writer};
 use crate::wire::python::value::{Key, Map, Value};
 
 /// Appends a value. As in Salt, sets and tuples become lists, and integers beyond msgpack's range become text.
-pub fn put(w: &mut Writer, value: &Value) {
+pub(crate) fn put(w: &mut Writer, value: &Value) {
     match value {
         Value::Null => w.nil(),
         Value::Bool(b) => w.bool(*b),
@@ -36,14 +39,14 @@ pub fn put(w: &mut Writer, value: &Value) {
 }
 
 /// Encodes a value.
-pub fn packed(value: &Value) -> Vec<u8> {
+pub(crate) fn packed(value: &Value) -> Vec<u8> {
     let mut w = Writer::new();
     put(&mut w, value);
     w.into_bytes()
 }
 
 /// Decodes a value; `None` for malformed msgpack, or nesting beyond [`MSGPACK_DEPTH_MAX`].
-pub fn unpacked(bytes: &[u8]) -> Option<Value> {
+pub(crate) fn unpacked(bytes: &[u8]) -> Option<Value> {
     read(&mut Reader::new(bytes), MSGPACK_DEPTH_MAX)
 }
 
@@ -90,6 +93,18 @@ fn read(reader: &mut Reader<'_>, depth: usize) -> Option<Value> {
             }
         }
     })
+}
+
+/// The JSON form of a value; lists stand for tuples and sets, as in msgpack.
+pub(crate) fn to_json(value: &Value) -> Json {
+    rmpv::decode::read_value(&mut packed(value).as_slice()).map_or(Json::Null, |value| json::to_json(&value))
+}
+
+/// Parses the JSON form.
+pub(crate) fn from_json(json: &Json) -> Option<Value> {
+    let mut bytes = Vec::new();
+    rmpv::encode::write_value(&mut bytes, &json::from_json(json).ok()?).ok()?;
+    unpacked(&bytes)
 }
 
 fn look_head(reader: &Reader<'_>) -> Option<Head> {

@@ -143,6 +143,15 @@ fn a_calls_load_cannot_override_key_user_or_command() {
 }
 
 #[test]
+fn a_master_gets_no_caller_functions() {
+    let peer = fake_peer(0, |_, _| ());
+    let call = Call::caller("test.ping", vec![], Value::Null);
+    let error = peer.master().ask(&call, "", Duration::from_millis(300)).unwrap_err();
+    assert!(matches!(error, MasterError::Refused { .. }), "{error}");
+    peer.end();
+}
+
+#[test]
 fn runners_and_wheels_use_the_reactors_name_and_fall_back_to_the_masters() {
     let started = {
         let mut w = Writer::new();

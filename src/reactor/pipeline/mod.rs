@@ -32,7 +32,7 @@ use crate::wire::python::{Map, Value};
 const LOGGER: &str = "salt.utils.reactor";
 
 /// The parts of a pipeline that are the same for all events.
-pub struct Pipeline {
+pub(crate) struct Pipeline {
     engine: Engine,
     templates: Templates,
     files: FileSettings,
@@ -64,7 +64,7 @@ enum Source {
 
 /// An event's data, in either form.
 #[derive(Debug, Clone, Copy)]
-pub enum Body<'a> {
+pub(crate) enum Body<'a> {
     /// A value.
     Value(&'a Value),
     /// A stored event, whose master key was redacted.
@@ -77,14 +77,14 @@ pub enum Body<'a> {
 }
 
 /// The state of a pipeline in one thread.
-pub struct Worker {
+pub(crate) struct Worker {
     pipeline: Arc<Pipeline>,
     ambients: Option<Ambients>,
 }
 
 impl Pipeline {
     /// A pipeline with the master's configuration. `salt` does what has no native implementation.
-    pub fn new(master: &SaltMaster, salt: Arc<dyn Salt>) -> Self {
+    pub(crate) fn new(master: &SaltMaster, salt: Arc<dyn Salt>) -> Self {
         let jinja_env = master.option("jinja_env").and_then(Value::as_map).cloned().unwrap_or_default();
         let functions = Arc::new(Functions::of(master));
         let options = EngineOptions {
@@ -112,28 +112,27 @@ impl Pipeline {
 
     /// For conformance cases: the pool of runners and wheel functions is full.
     #[must_use]
-    pub fn with_full_pool(mut self, full: bool) -> Self {
+    pub(crate) fn with_full_pool(mut self, full: bool) -> Self {
         self.pool_full = full;
         self
     }
 
     /// Replaces the rules after a reload.
-    pub fn set_rules(&self, reactor: &Value) {
+    pub(crate) fn set_rules(&self, reactor: &Value) {
         *self.rules.write() = Source::new(reactor);
     }
 
-    /// Sets whether this reactor handles events.
-    pub fn set_leader(&self, leader: bool) {
+    pub(crate) fn set_leader(&self, leader: bool) {
         self.managed.lock().leader = Value::Bool(leader);
     }
 
     /// True if this reactor handles events.
-    pub fn is_leader(&self) -> bool {
+    pub(crate) fn is_leader(&self) -> bool {
         self.managed.lock().leader.truthy()
     }
 
     /// The current rules; an ERROR if their file cannot be read.
-    pub fn rules(&self) -> Result<Arc<Rules>, Note> {
+    pub(crate) fn rules(&self) -> Result<Arc<Rules>, Note> {
         match &*self.rules.read() {
             Source::List(rules) => Ok(Arc::clone(rules)),
             Source::File(file) => file.lock().rules(),
@@ -149,12 +148,12 @@ impl Pipeline {
     }
 
     /// Files and renderers, for checks.
-    pub fn files(&self) -> (&FileSettings, &Templates, &Engine) {
+    pub(crate) fn files(&self) -> (&FileSettings, &Templates, &Engine) {
         (&self.files, &self.templates, &self.engine)
     }
 
     /// The patterns that match a tag, in the order of the configuration, without duplicates; empty if this reactor is not the leader.
-    pub fn matching(&self, tag: &str) -> Vec<Arc<str>> {
+    pub(crate) fn matching(&self, tag: &str) -> Vec<Arc<str>> {
         let mut found: Vec<Arc<str>> = Vec::new();
         if !self.is_leader() {
             return found;
@@ -172,7 +171,7 @@ impl Pipeline {
     }
 
     /// Takes over the state of the pipeline that this one replaces: the leader, and the changes by `salt-run`.
-    pub fn take_over(self: &Arc<Self>, from: &Self) {
+    pub(crate) fn take_over(self: &Arc<Self>, from: &Self) {
         let mut before = from.managed.lock();
         let mut managed = self.managed.lock();
         managed.leader = before.leader.clone();
@@ -251,23 +250,20 @@ impl Source {
 }
 
 impl Worker {
-    /// A worker for this thread.
-    pub fn new(pipeline: Arc<Pipeline>) -> Self {
+    pub(crate) fn new(pipeline: Arc<Pipeline>) -> Self {
         Self { pipeline, ambients: None }
     }
 
-    /// Its pipeline.
-    pub fn pipeline(&self) -> &Arc<Pipeline> {
+    pub(crate) fn pipeline(&self) -> &Arc<Pipeline> {
         &self.pipeline
     }
 
-    /// Handles an event.
-    pub fn react(&mut self, tag: &str, body: Body<'_>, detail: Detail) -> Outcome {
+    pub(crate) fn react(&mut self, tag: &str, body: Body<'_>, detail: Detail) -> Outcome {
         self.react_by(tag, body, None, detail)
     }
 
     /// Handles an event with only some of the rules, given by their patterns.
-    pub fn react_by(
+    pub(crate) fn react_by(
         &mut self,
         tag: &str,
         body: Body<'_>,

@@ -6,7 +6,7 @@ use crate::wire::python::{Map, Value};
 
 /// The requested parts of an [`Outcome`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Detail {
+pub(crate) enum Detail {
     /// Calls, events to fire, and notes.
     #[default]
     Calls,
@@ -26,53 +26,42 @@ pub struct Render {
 /// A call of a function of `salt` by a template.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SaltCall {
-    /// `pillar.get`
     pub fun: String,
-    /// Positional arguments.
     pub args: Vec<Value>,
-    /// Keyword arguments.
     pub kwargs: Map,
     /// The result, or the exception's type and text.
     pub answer: Result<Value, (String, String)>,
 }
 
-/// An event that the reactor fires.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Fired {
-    /// Its tag.
-    pub tag: String,
-    /// Its data.
-    pub data: Value,
+pub(crate) struct Fired {
+    pub(crate) tag: String,
+    pub(crate) data: Value,
 }
 
 /// A file that was rendered by Salt, wholly or partly.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NotNative {
-    /// The file, as Salt shows it.
-    pub file: String,
+pub(crate) struct NotNative {
+    pub(crate) file: String,
     /// The reason: `renderer "py"`, `filter "ipaddr"`.
-    pub why: String,
+    pub(crate) why: String,
 }
 
-/// The outcome of an event.
 #[derive(Debug, Clone, Default)]
-pub struct Outcome {
+pub(crate) struct Outcome {
     /// The matching references, in order.
-    pub matched: Vec<Value>,
+    pub(crate) matched: Vec<Value>,
     /// Texts rendered by Jinja; only with [`Detail::Everything`].
-    pub renders: Vec<Render>,
+    pub(crate) renders: Vec<Render>,
     /// High data per reference; only with [`Detail::Everything`].
-    pub high: Vec<Map>,
+    pub(crate) high: Vec<Map>,
     /// Low chunks in order; only with [`Detail::Everything`].
-    pub low: Vec<Map>,
-    /// The calls to make, in order.
-    pub calls: Vec<Call>,
+    pub(crate) low: Vec<Map>,
+    pub(crate) calls: Vec<Call>,
     /// Calls of templates through `salt`; only with [`Detail::Everything`].
-    pub salt_calls: Vec<SaltCall>,
-    /// The events to fire.
-    pub fired: Vec<Fired>,
-    /// Log messages.
-    pub notes: Vec<Note>,
+    pub(crate) salt_calls: Vec<SaltCall>,
+    pub(crate) fired: Vec<Fired>,
+    pub(crate) notes: Vec<Note>,
     /// Files that need Salt's own renderers.
-    pub not_native: Vec<NotNative>,
+    pub(crate) not_native: Vec<NotNative>,
 }

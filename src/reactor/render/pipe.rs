@@ -4,24 +4,22 @@ use crate::model::Note;
 
 const LOGGER: &str = "salt.template";
 
-/// One renderer of a pipe.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stage {
+pub(crate) struct Stage {
     /// `jinja`, `yaml`, `py` ...
-    pub name: String,
+    pub(crate) name: String,
     /// The text after the name.
-    pub options: String,
+    pub(crate) options: String,
 }
 
-/// The master's options for renderers.
 #[derive(Debug, Clone, Default)]
-pub struct RendererSettings {
+pub(crate) struct RendererSettings {
     /// The pipe of files without a `#!` line.
-    pub default: String,
+    pub(crate) default: String,
     /// If not empty, other renderers are skipped.
-    pub whitelist: Vec<String>,
+    pub(crate) whitelist: Vec<String>,
     /// Skipped renderers.
-    pub blacklist: Vec<String>,
+    pub(crate) blacklist: Vec<String>,
 }
 
 /// Renderers with a native implementation.

@@ -7,9 +7,8 @@ use crate::config::salt_master::SaltMaster;
 use crate::model::{ListedRule, SaltsReactor};
 use crate::wire::python::Value;
 
-/// The acting reactor of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Actor {
+pub(crate) enum Actor {
     /// This daemon's reactor.
     Saltcellar,
     /// Salt's own reactor.
@@ -22,7 +21,7 @@ pub enum Actor {
 
 impl Actor {
     /// The name in the answers of calls and in tables.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Saltcellar => "saltcellar",
             Self::Salt => "salt",
@@ -32,19 +31,16 @@ impl Actor {
     }
 }
 
-/// A rule with its acting reactor.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Assigned {
-    /// The rule.
-    pub rule: ListedRule,
-    /// The acting reactor.
-    pub actor: Actor,
+pub(crate) struct Assigned {
+    pub(crate) rule: ListedRule,
+    pub(crate) actor: Actor,
     /// The reason, unless only this daemon's reactor acts.
-    pub why: String,
+    pub(crate) why: String,
 }
 
 /// The rules of Salt's own reactor, and whether the configuration starts it.
-pub fn of_master(master: &SaltMaster) -> SaltsReactor {
+pub(crate) fn of_master(master: &SaltMaster) -> SaltsReactor {
     let rules = match master.option("reactor") {
         Some(Value::Str(path)) => {
             RulesFile::new(path).rules().map(|rules| rules.listed()).unwrap_or_default()
@@ -59,7 +55,7 @@ pub fn of_master(master: &SaltMaster) -> SaltsReactor {
 
 /// The acting reactor of each rule; our rules come first. `blocked` is the reason why ours makes no calls, `lacks` the reason why it lacks
 /// a rule of Salt's.
-pub fn assign(
+pub(crate) fn assign(
     ours: Vec<ListedRule>,
     salts: &SaltsReactor,
     blocked: Option<&str>,

@@ -15,24 +15,23 @@ use std::time::Duration;
 use crate::base::clock::{Micros, micros};
 use crate::base::limits::REACTOR_LEASE;
 
-/// A report of the engine.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct EngineReport<'a> {
+pub(crate) struct EngineReport<'a> {
     /// The token of the answer before; `None` in the first report.
-    pub token: Option<&'a str>,
+    pub(crate) token: Option<&'a str>,
     /// Whether the engine may start Salt's reactor.
-    pub fallback: bool,
+    pub(crate) fallback: bool,
     /// Whether Salt's reactor runs as the fallback now.
-    pub acts: bool,
+    pub(crate) acts: bool,
     /// When the latest fallback began and ended.
-    pub began: Option<Micros>,
+    pub(crate) began: Option<Micros>,
     /// See `began`.
-    pub ended: Option<Micros>,
+    pub(crate) ended: Option<Micros>,
 }
 
 /// The lease. Times are those of [`Clock::monotonic`](crate::base::clock::Clock::monotonic), except for the interval of the fallback.
 #[derive(Debug)]
-pub struct Lease {
+pub(crate) struct Lease {
     /// Distinguishes the tokens of this process from earlier ones.
     process: i64,
     /// Whether this reactor may act only with a lease.
@@ -46,17 +45,16 @@ pub struct Lease {
 
 impl Lease {
     /// A lease that is `required` by the master's configuration. `started` is the start of this process.
-    pub fn new(required: bool, started: Micros) -> Self {
+    pub(crate) fn new(required: bool, started: Micros) -> Self {
         Self { process: started.0, required, until: None, fallback_acts: false, began: None, ended: None }
     }
 
     /// A new token for the answer to a report.
-    pub fn token(&self, now: Duration) -> String {
+    pub(crate) fn token(&self, now: Duration) -> String {
         format!("{}-{}", self.process, micros(now))
     }
 
-    /// Applies a report.
-    pub fn report(&mut self, report: &EngineReport<'_>, now: Duration) {
+    pub(crate) fn report(&mut self, report: &EngineReport<'_>, now: Duration) {
         if report.acts {
             (self.required, self.fallback_acts, self.until) = (true, true, None);
             (self.began, self.ended) = (report.began.or(self.began), None);
@@ -68,7 +66,7 @@ impl Lease {
     }
 
     /// Applies a changed configuration. Only a report makes the lease required later: an engine starts with its master.
-    pub fn configure(&mut self, required: bool) {
+    pub(crate) fn configure(&mut self, required: bool) {
         self.required &= required || self.fallback_acts;
     }
 
@@ -79,7 +77,7 @@ impl Lease {
     }
 
     /// Why this reactor must not act now; `None` if it may.
-    pub fn blocked(&self, now: Duration) -> Option<String> {
+    pub(crate) fn blocked(&self, now: Duration) -> Option<String> {
         if self.fallback_acts {
             return Some(
                 "Salt's own reactor acts as the fallback of the engine saltcellar_reactor".to_owned(),
@@ -99,12 +97,12 @@ impl Lease {
     }
 
     /// Whether Salt's reactor acts as the fallback, as far as reported.
-    pub fn fallback_acts(&self) -> bool {
+    pub(crate) fn fallback_acts(&self) -> bool {
         self.fallback_acts
     }
 
     /// Whether Salt's reactor was in charge of an event that arrived at this time.
-    pub fn is_of_fallback(&self, at: Micros) -> bool {
+    pub(crate) fn is_of_fallback(&self, at: Micros) -> bool {
         self.began.is_some_and(|began| began <= at) && self.ended.is_none_or(|ended| at < ended)
     }
 }

@@ -3,7 +3,7 @@
 //! It is a list of one-key mappings, or the name of a YAML file with such a list. `salt-run reactor.add` and `reactor.delete` change a list
 //! until the next restart. Entries that Salt skips silently are skipped here as well; those of which its process dies cause an ERROR.
 
-pub mod acting;
+pub(crate) mod acting;
 pub(super) mod lease;
 pub(super) mod manage;
 pub(super) mod matcher;
@@ -19,20 +19,17 @@ use crate::wire::python::{Map, Value, yaml};
 
 const LOGGER: &str = "salt.utils.reactor";
 
-/// Compiled rules.
 #[derive(Debug, Default)]
-pub struct Rules {
-    /// The entries as configured.
-    pub entries: Vec<Value>,
-    /// Errors in the entries.
-    pub notes: Vec<Note>,
+pub(crate) struct Rules {
+    pub(crate) entries: Vec<Value>,
+    pub(crate) notes: Vec<Note>,
     matcher: Matcher,
     compiled: Vec<(Arc<str>, Vec<Value>)>,
 }
 
 impl Rules {
     /// The rules for display, in the order of the configuration.
-    pub fn listed(&self) -> Vec<ListedRule> {
+    pub(crate) fn listed(&self) -> Vec<ListedRule> {
         let text = |value: &Value| value.as_str().map_or_else(|| value.python_repr(), str::to_owned);
         let one = |(pattern, value): (&Key, &Value)| {
             let files = match value {
@@ -45,7 +42,7 @@ impl Rules {
     }
 
     /// Compiles the value of the option, or of the file it names.
-    pub fn new(reactor: &Value) -> Self {
+    pub(crate) fn new(reactor: &Value) -> Self {
         match reactor {
             Value::List(entries) => Self::of(entries.clone()),
             // Salt iterates over the keys or characters of these, finds no mapping among them, and matches nothing.
@@ -88,7 +85,7 @@ impl Rules {
     }
 
     /// The rules that match a tag, in order: pattern and references.
-    pub fn matching(&self, tag: &str) -> impl Iterator<Item = (&Arc<str>, &[Value])> {
+    pub(crate) fn matching(&self, tag: &str) -> impl Iterator<Item = (&Arc<str>, &[Value])> {
         let numbers = self.matcher.matching(tag);
         numbers
             .into_iter()
@@ -96,28 +93,21 @@ impl Rules {
             .map(|(pattern, refs)| (pattern, refs.as_slice()))
     }
 
-    /// True if a rule matches the tag.
-    pub fn matches(&self, tag: &str) -> bool {
+    pub(crate) fn matches(&self, tag: &str) -> bool {
         self.matcher.matches(tag)
     }
 
     /// All rules, in order: pattern and references.
-    pub fn all(&self) -> impl Iterator<Item = (&Arc<str>, &[Value])> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&Arc<str>, &[Value])> {
         self.compiled.iter().map(|(pattern, references)| (pattern, references.as_slice()))
     }
 
-    /// Number of patterns.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.matcher.len()
     }
 
-    /// True without patterns.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     /// The rules with an additional one; `None` if its pattern exists.
-    pub fn with(&self, pattern: Value, references: Value, notes: &mut Vec<Note>) -> Option<Self> {
+    pub(crate) fn with(&self, pattern: Value, references: Value, notes: &mut Vec<Note>) -> Option<Self> {
         if self.position(&pattern, notes).is_some() {
             return None;
         }
@@ -129,7 +119,7 @@ impl Rules {
     }
 
     /// The rules without the first one of this pattern; `None` if it does not exist.
-    pub fn without(&self, pattern: &Value, notes: &mut Vec<Note>) -> Option<Self> {
+    pub(crate) fn without(&self, pattern: &Value, notes: &mut Vec<Note>) -> Option<Self> {
         let at = self.position(pattern, notes)?;
         let mut entries = self.entries.clone();
         entries.remove(at);
@@ -175,7 +165,6 @@ impl RulesFile {
         Self { path: path.to_owned(), seen: None }
     }
 
-    /// The current rules.
     pub(super) fn rules(&mut self) -> Result<Arc<Rules>, Note> {
         let now = Fingerprint::of(Path::new(&self.path));
         if let (Some((seen, rules)), Some(now)) = (&self.seen, &now)

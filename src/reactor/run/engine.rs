@@ -30,47 +30,37 @@ use crate::reactor::shadow::{self, Comparer};
 use crate::store::{Intake, Store, StoreError};
 use crate::wire::salt_event::stamp_of;
 
-/// The dependencies of a reactor.
-pub struct Parts {
-    /// The log.
-    pub store: Store,
+pub(crate) struct Parts {
+    pub(crate) store: Store,
     /// Receives the records.
-    pub intake: Intake,
+    pub(crate) intake: Intake,
     /// Redacts secrets in records.
-    pub clean: Clean,
-    /// The time.
-    pub clock: Clock,
-    /// Receives the counters.
-    pub metrics: Arc<Metrics>,
-    /// The rules.
-    pub rules: Arc<dyn RuleEngine>,
-    /// The options of the rules.
-    pub settings: ReactorSettings,
-    /// Makes the calls.
-    pub executor: Arc<dyn Executor>,
+    pub(crate) clean: Clean,
+    pub(crate) clock: Clock,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) rules: Arc<dyn RuleEngine>,
+    pub(crate) settings: ReactorSettings,
+    pub(crate) executor: Arc<dyn Executor>,
 }
 
-/// Access to a running reactor.
 #[derive(Clone)]
-pub struct Handle(pub(super) Arc<Shared>);
+pub(crate) struct Handle(pub(super) Arc<Shared>);
 
-/// The state of a reactor.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Status {
+pub(crate) struct Status {
     /// Position in the log.
-    pub cursor: SeqNo,
+    pub(crate) cursor: SeqNo,
     /// Number of entries between `cursor` and the end of the log.
-    pub behind: u64,
+    pub(crate) behind: u64,
     /// Number of pending reactions.
-    pub waiting: usize,
+    pub(crate) waiting: usize,
     /// Number of events without a complete record.
-    pub open: usize,
-    /// True while the master is unreachable.
-    pub master_unreachable: bool,
+    pub(crate) open: usize,
+    pub(crate) master_unreachable: bool,
     /// True in shadow mode: no calls are made.
-    pub shadow: bool,
+    pub(crate) shadow: bool,
     /// Time and reason of a rejected reload; `None` if the current configuration is in use.
-    pub refused: Option<(Micros, String)>,
+    pub(crate) refused: Option<(Micros, String)>,
 }
 
 /// Rules and their settings, always replaced together.
@@ -109,23 +99,20 @@ pub(super) struct Shared {
     /// The lease blocked calls when it was last checked.
     lease_blocked: AtomicBool,
     pub(super) drain: Drain,
-    /// Starts of runners and wheel functions in the log.
     pub(super) starts: Mutex<Starts>,
     checkpoint_file: Mutex<CheckpointFile>,
 }
 
-/// A running reactor.
-pub struct Reactor {
+pub(crate) struct Reactor {
     pub(super) shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// The body of a thread of the reactor.
 type Work = Box<dyn FnOnce(&Arc<Shared>) + Send>;
 
 impl Reactor {
     /// Reads the checkpoint and starts the threads.
-    pub fn start(parts: Parts) -> Result<Self, StoreError> {
+    pub(crate) fn start(parts: Parts) -> Result<Self, StoreError> {
         let Parts { store, intake, clean, clock, metrics, rules, settings, executor } = parts;
         let durable = store.durable();
         let mut checkpoint = match store.reactor_file()?.map(|bytes| file::parse(&bytes, durable)) {
@@ -203,13 +190,12 @@ impl Reactor {
         Ok(Self { shared, threads })
     }
 
-    /// A handle for queries and changes.
-    pub fn handle(&self) -> Handle {
+    pub(crate) fn handle(&self) -> Handle {
         Handle(self.shared.clone())
     }
 
     /// Waits for the threads, at most [`REACTOR_STOP_TIMEOUT`], and saves the checkpoint.
-    pub fn stop(self) {
+    pub(crate) fn stop(self) {
         let Self { shared, threads } = self;
         shared.drain.stop();
         shared.change.notify_all();
@@ -434,8 +420,7 @@ fn set_rules(checkpoint: &mut Checkpoint, rules: &dyn RuleEngine, from: SeqNo) {
 }
 
 impl Handle {
-    /// The current state.
-    pub fn status(&self) -> Status {
+    pub(crate) fn status(&self) -> Status {
         let shared = &self.0;
         let cursor = SeqNo(shared.read.load(Ordering::Acquire));
         let open = shared.checkpoint.lock().open.len();
@@ -451,7 +436,7 @@ impl Handle {
     }
 
     /// Replaces rules and settings together. Reactions in progress end with the old ones.
-    pub fn change(&self, rules: Arc<dyn RuleEngine>, settings: ReactorSettings) {
+    pub(crate) fn change(&self, rules: Arc<dyn RuleEngine>, settings: ReactorSettings) {
         let shared = &self.0;
         {
             let (from, before) = (shared.store.durable(), shared.rules());
@@ -480,7 +465,7 @@ impl Handle {
     }
 
     /// Applies a report of the master's engine. Returns the token for its next one, and why the reactor makes no calls.
-    pub fn report(&self, report: &EngineReport<'_>) -> (String, Option<String>) {
+    pub(crate) fn report(&self, report: &EngineReport<'_>) -> (String, Option<String>) {
         let shared = &self.0;
         let now = shared.clock.monotonic();
         let (token, ended) = {
@@ -500,38 +485,32 @@ impl Handle {
     }
 
     /// Notes a rejected reload and its reason; the old configuration stays in use.
-    pub fn refuse(&self, why: String) {
+    pub(crate) fn refuse(&self, why: String) {
         *self.0.refused.lock() = Some((self.0.clock.now(), why));
         self.0.metrics.reactor_reloads_refused.add(1);
     }
 
     /// The latest differences from Salt's reactor, the latest first.
-    pub fn differences(&self) -> Vec<ShadowDifference> {
+    pub(crate) fn differences(&self) -> Vec<ShadowDifference> {
         self.0.differences.lock().iter().cloned().collect()
     }
 
     /// Length of the window in which a call of Salt's reactor can match ours.
-    pub fn shadow_window(&self) -> Duration {
+    pub(crate) fn shadow_window(&self) -> Duration {
         self.0.settings().shadow_window
     }
 
     /// Number of runners and wheel functions that Salt's own reactor runs at once.
-    pub fn salts_workers(&self) -> usize {
+    pub(crate) fn salts_workers(&self) -> usize {
         self.0.settings().salts.workers
     }
 
-    /// The earliest time at which a waiting item becomes available.
-    pub fn next_at(&self) -> Option<Micros> {
-        self.0.scheduler.lock().next_at()
-    }
-
-    /// The rules.
-    pub fn rules(&self) -> Vec<ListedRule> {
+    pub(crate) fn rules(&self) -> Vec<ListedRule> {
         self.0.rules().all()
     }
 
     /// Salt's own reactor: as configured, or on if its calls have been seen.
-    pub fn salts_reactor(&self) -> SaltsReactor {
+    pub(crate) fn salts_reactor(&self) -> SaltsReactor {
         let mut salts = self.0.settings().salts.clone();
         salts.runs |= self.0.lease.lock().fallback_acts()
             || self.0.foreign_calls.lock().seen(self.0.clock.now()).is_some();
@@ -539,12 +518,12 @@ impl Handle {
     }
 
     /// The latest call of another reactor, if it was recent and ours is active.
-    pub fn foreign_call(&self) -> Option<(Micros, String)> {
+    pub(crate) fn foreign_call(&self) -> Option<(Micros, String)> {
         self.0.foreign_calls.lock().seen(self.0.clock.now())
     }
 
     /// Why the reactor makes no calls, as far as known here.
-    pub fn blocked_by(&self) -> Option<String> {
+    pub(crate) fn blocked_by(&self) -> Option<String> {
         let shared = &self.0;
         let RuleSnapshot { rules, settings } = shared.rule_snapshot();
         if settings.shadow && settings.salts.runs {
@@ -564,7 +543,7 @@ impl Handle {
     }
 
     /// Number of reactions since the start, by final state: done, failed, partial, dead.
-    pub fn ended(&self) -> [(&'static str, u64); 4] {
+    pub(crate) fn ended(&self) -> [(&'static str, u64); 4] {
         let metrics = &self.0.metrics;
         [
             ("done", metrics.reactions_done.get()),
@@ -574,8 +553,7 @@ impl Handle {
         ]
     }
 
-    /// The patterns of the rules that match a tag.
-    pub fn matching(&self, tag: &str) -> Vec<Arc<str>> {
+    pub(crate) fn matching(&self, tag: &str) -> Vec<Arc<str>> {
         self.0.rules().matching(tag)
     }
 }

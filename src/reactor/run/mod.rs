@@ -17,44 +17,39 @@
 //! A matched event is open from the moment it is read until its record is read. Events that are open when the daemon ends, even by a kill,
 //! are handled after its next start: at least once, and with `at_most_once` at most once.
 
-pub mod checkpoint;
-pub mod depths;
-pub mod engine;
-pub mod follower;
-pub mod native;
-pub mod record;
-pub mod scheduler;
-pub mod settle;
-pub mod watch;
-pub mod worker;
+pub(crate) mod checkpoint;
+pub(crate) mod depths;
+pub(crate) mod engine;
+pub(crate) mod follower;
+pub(crate) mod native;
+pub(crate) mod record;
+pub(crate) mod scheduler;
+pub(crate) mod settle;
+pub(crate) mod watch;
+pub(crate) mod worker;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::base::clock::{Micros, micros};
 use crate::model::{ListedRule, NoteLevel, ReactionFailure, SeqNo};
-use crate::reactor::master::{Answer, Call, Master, MasterError};
+use crate::reactor::master::{Answer, Call, Client, Master, MasterError};
 use crate::wire::python::value::Value;
 
-/// An event to match against the rules.
-#[derive(Debug, Clone)]
-pub struct Event {
-    /// Its sequence number.
-    pub seq: SeqNo,
-    /// Time of arrival.
-    pub at: Micros,
-    /// Its tag.
-    pub tag: String,
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Event {
+    pub(crate) seq: SeqNo,
+    pub(crate) at: Micros,
+    pub(crate) tag: String,
     /// Its data, as msgpack.
-    pub body: Arc<[u8]>,
+    pub(crate) body: Arc<[u8]>,
     /// The minion that caused it; empty if unknown.
-    pub minion: String,
+    pub(crate) minion: String,
     /// True if it carried the master's key, which is redacted in `body`.
-    pub has_key: bool,
+    pub(crate) has_key: bool,
 }
 
-/// The rules: matching and rendering.
-pub trait RuleEngine: Send + Sync {
+pub(crate) trait RuleEngine: Send + Sync {
     /// The patterns of the rules that match a tag, in the order of the configuration, without duplicates.
     fn matching(&self, tag: &str) -> Vec<Arc<str>>;
 
@@ -72,83 +67,44 @@ pub trait RuleEngine: Send + Sync {
     fn react(&self, event: &Event, rules: &[Arc<str>]) -> ReactionPlan;
 }
 
-/// The result of rendering an event.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ReactionPlan {
-    /// Files with their rendered texts.
-    pub files: Vec<(String, String)>,
-    /// The low chunks, in order.
-    pub chunks: Value,
-    /// The calls, in order.
-    pub calls: Vec<PlannedCall>,
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct ReactionPlan {
+    pub(crate) files: Vec<(String, String)>,
+    pub(crate) chunks: Value,
+    pub(crate) calls: Vec<PlannedCall>,
     /// Events for the master's bus: tag and data.
-    pub fired: Vec<(String, Value)>,
-    /// Log messages.
-    pub notes: Vec<(NoteLevel, String)>,
+    pub(crate) fired: Vec<(String, Value)>,
+    pub(crate) notes: Vec<(NoteLevel, String)>,
     /// Failures, each in place of one or more calls.
-    pub failures: Vec<ReactionFailure>,
-}
-
-impl Default for ReactionPlan {
-    fn default() -> Self {
-        Self {
-            files: Vec::new(),
-            chunks: Value::Null,
-            calls: Vec::new(),
-            fired: Vec::new(),
-            notes: Vec::new(),
-            failures: Vec::new(),
-        }
-    }
+    pub(crate) failures: Vec<ReactionFailure>,
 }
 
 impl ReactionPlan {
-    /// Adds a failure and its log message.
-    pub fn fail(&mut self, cause: String) {
+    pub(crate) fn fail(&mut self, cause: String) {
         self.notes.push((NoteLevel::Error, cause.clone()));
         self.failures.push(ReactionFailure { cause, ..ReactionFailure::default() });
     }
 }
 
-/// A call to make, with its origin.
 #[derive(Debug, Clone, PartialEq)]
-pub struct PlannedCall {
+pub(crate) struct PlannedCall {
     /// Its ID in the file.
-    pub id: String,
-    /// The file.
-    pub sls: String,
-    /// The call.
-    pub action: Action,
-}
-
-/// A call in executable form.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Action {
-    /// A request to the master.
-    Master(Call),
-    /// Run an execution function on this machine.
-    Caller {
-        /// The function.
-        fun: String,
-        /// Positional arguments.
-        args: Vec<Value>,
-        /// Keyword arguments, a mapping.
-        kwargs: Value,
-    },
+    pub(crate) id: String,
+    pub(crate) sls: String,
+    pub(crate) request: Call,
 }
 
 /// The result of a function of a `caller` reaction.
 #[derive(Debug, Clone, PartialEq)]
-pub struct CallerReturn {
-    /// The returned value.
-    pub value: Value,
+pub(crate) struct CallerReturn {
+    pub(crate) value: Value,
     /// The return code, as a minion would report it; 0 for success.
-    pub retcode: i64,
+    pub(crate) retcode: i64,
 }
 
 /// Why a function of a `caller` reaction returned no value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum CallerError {
+pub(crate) enum CallerError {
     /// It was not started; a retry is safe.
     NotStarted(String),
     /// It ran and raised, or exceeded its time limit.
@@ -158,7 +114,7 @@ pub enum CallerError {
 }
 
 /// Executes the calls of reactions: a master, or a fake in tests.
-pub trait Executor: Send + Sync {
+pub(crate) trait Executor: Send + Sync {
     /// Sends a request, see [`Master::ask`].
     fn ask(&self, call: &Call, jid: &str, timeout: Duration) -> Result<Answer, MasterError>;
 
@@ -167,8 +123,8 @@ pub trait Executor: Send + Sync {
         Ok(())
     }
 
-    /// Why calls of this client (`local`, `runner`, `wheel`, `caller`) can never be made here; `None` if they can.
-    fn unsupported(&self, _client: &str) -> Option<String> {
+    /// Why calls of this client can never be made here; `None` if they can.
+    fn unsupported(&self, _client: Client) -> Option<String> {
         None
     }
 
@@ -183,8 +139,8 @@ pub trait Executor: Send + Sync {
     }
 
     /// Runs an execution function on this machine.
-    fn caller(&self, fun: &str, _args: &[Value], _kwargs: &Value) -> Result<CallerReturn, CallerError> {
-        Err(CallerError::NotStarted(format!("`caller` reactions are not supported here: {fun}")))
+    fn caller(&self, call: &Call) -> Result<CallerReturn, CallerError> {
+        Err(CallerError::NotStarted(format!("`caller` reactions are not supported here: {}", call.fun)))
     }
 
     /// Fires an event onto the master's bus.

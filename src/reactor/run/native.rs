@@ -3,18 +3,17 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use super::{Action, Event, PlannedCall, ReactionPlan, RuleEngine};
+use super::{Event, PlannedCall, ReactionPlan, RuleEngine};
 use crate::model::{ListedRule, Note};
-use crate::reactor::master::{Call as Request, Cmd};
+use crate::reactor::master::{Call as Request, Client};
 use crate::reactor::rules::manage::is_answer;
-use crate::reactor::{Body, Call, Client, Detail, Pipeline, Worker};
+use crate::reactor::{Body, Call, Detail, Pipeline, Worker};
 use crate::wire::python::Value;
 
 /// Pseudo rule for the requests of `salt-run reactor.list` and similar commands. No pattern equals it.
 const MANAGE: &str = crate::model::MANAGE_TAG;
 
-/// See the module.
-pub struct Native {
+pub(crate) struct Native {
     pipeline: Arc<Pipeline>,
 }
 
@@ -24,8 +23,7 @@ thread_local! {
 }
 
 impl Native {
-    /// The rules of `pipeline`.
-    pub fn new(pipeline: Arc<Pipeline>) -> Self {
+    pub(crate) fn new(pipeline: Arc<Pipeline>) -> Self {
         Self { pipeline }
     }
 }
@@ -91,13 +89,13 @@ fn planned_call(call: Call) -> Option<PlannedCall> {
     let text = |name: &str| call.chunk.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
     let (id, sls, fun) = (text("__id__"), text("__sls__"), call.fun.as_str()?.to_owned());
     let kwargs = |kwargs: Value| kwargs.as_map().cloned().unwrap_or_default();
-    let action = match call.client {
-        Client::Local => Action::Master(Request { cmd: Cmd::Publish, fun, load: call.publish? }),
-        Client::Runner => Action::Master(Request::runner(&fun, call.args, kwargs(call.kwargs))),
-        Client::Wheel => Action::Master(Request::wheel(&fun, call.args, kwargs(call.kwargs))),
-        Client::Caller => Action::Caller { fun, args: call.args, kwargs: call.kwargs },
+    let request = match call.client {
+        Client::Local => Request { client: Client::Local, fun, load: call.publish? },
+        Client::Runner => Request::runner(&fun, call.args, kwargs(call.kwargs)),
+        Client::Wheel => Request::wheel(&fun, call.args, kwargs(call.kwargs)),
+        Client::Caller => Request::caller(&fun, call.args, call.kwargs),
     };
-    Some(PlannedCall { id, sls, action })
+    Some(PlannedCall { id, sls, request })
 }
 
 #[cfg(test)]
@@ -125,8 +123,8 @@ mod tests {
             at: crate::base::clock::Micros(1),
             tag: request.to_owned(),
             body: body.into_bytes().into(),
-            minion: String::new(),
             has_key: true,
+            ..Event::default()
         };
         let plan = native.react(&event, &native.matching(request));
         assert_eq!((plan.failures, plan.fired.len()), (Vec::new(), 1));

@@ -10,7 +10,6 @@ use crate::reactor::shadow::{Comparer, Comparison, OurCall, ShadowItem};
 use crate::store::Followed;
 
 impl Shared {
-    /// Passes an entry of the log to the comparer.
     pub(super) fn compare(&self, row: &Followed<'_>) {
         let items = ShadowItem::read(row);
         if items.is_empty() {
@@ -73,26 +72,22 @@ impl Shared {
     }
 }
 
-/// A difference between our reactor and Salt's.
 #[derive(Debug, Clone, serde::Serialize)]
-pub struct ShadowDifference {
+pub(crate) struct ShadowDifference {
     /// Time of the event, or of Salt's call.
-    pub time: i64,
-    /// Kind of the difference.
-    pub kind: &'static str,
+    pub(crate) time: i64,
+    pub(crate) kind: &'static str,
     /// The event; absent if only Salt's side is known.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub event: Option<u64>,
-    /// Its tag.
+    pub(crate) event: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub tag: Option<String>,
-    /// The function.
-    pub fun: String,
+    pub(crate) tag: Option<String>,
+    pub(crate) fun: String,
     /// The job of Salt's call.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub jid: Option<String>,
+    pub(crate) jid: Option<String>,
     /// The fields that differ, the target, or the reason.
-    pub details: String,
+    pub(crate) details: String,
 }
 
 impl ShadowDifference {

@@ -6,17 +6,17 @@ use std::time::Instant;
 
 use super::depths::{name_orchestration, orchestration_jid};
 use super::engine::{RuleSnapshot, Shared};
-use super::record::{CallOutcome, CallRecord, Mark, ReactionState, Record, call_key, client, mark, target};
+use super::record::{CallOutcome, CallRecord, Mark, ReactionState, Record, call_key, mark};
 use super::scheduler::queues::{QueueItem, RuleSet};
 use super::scheduler::{NextAction, Slot, Task, TaskProgress};
 use super::settle::{must_not_repeat, start_of};
-use super::{Action, CallerError, CallerReturn, Event, PlannedCall, ReactionPlan, RuleEngine, SeqNo, micros};
+use super::{CallerError, CallerReturn, Event, PlannedCall, ReactionPlan, RuleEngine, SeqNo, micros};
 use crate::base::clock::Micros;
 use crate::base::limits::{
     MASTER_TIMEOUT, REACTOR_MASTER_RETRY, REACTOR_START_TIME, REACTOR_START_TIME_RESUMED,
 };
 use crate::model::{NoteLevel, stamped_jid};
-use crate::reactor::master::{Answer, Cmd, MasterError, pack};
+use crate::reactor::master::{Answer, Call, Client, MasterError, pack};
 use crate::wire::python::Value;
 
 pub(super) enum Step {
@@ -217,13 +217,11 @@ impl Shared {
         is_old: bool,
     ) -> TryResult {
         let sent = self.clock.now();
-        if let Action::Master(call) = &mut planned.action
-            && !shadow
-        {
-            name_orchestration(call, || own_jid(task, progress));
+        if !shadow {
+            name_orchestration(&mut planned.request, || own_jid(task, progress));
         }
         let mut made = CallRecord {
-            jid: jid(task, progress, &planned),
+            jid: jid(task, progress, &planned.request),
             call: planned,
             tries: progress.tries,
             sent,
@@ -231,11 +229,11 @@ impl Shared {
             outcome: CallOutcome::Shadowed,
         };
         // Also in shadow, so that the record shows the result that the call would have.
-        if let Some(why) = not_allowed(task, &made.call) {
+        if let Some(why) = not_allowed(task, &made.call.request) {
             self.metrics.reactor_calls_not_allowed.add(1);
             return self.dead(task, made, why);
         }
-        if let Some(why) = self.executor.unsupported(client(&made.call.action)) {
+        if let Some(why) = self.executor.unsupported(made.call.request.client) {
             return self.dead(task, made, why);
         }
         let key = call_key(&made.call);
@@ -247,12 +245,12 @@ impl Shared {
         let was_sent =
             was_started || progress.unanswered.is_some() || (progress.maybe_sent && progress.tries > 0);
         if shadow && !was_sent {
-            if let Some(why) = self.no_target(&made.call) {
+            if let Some(why) = self.no_target(&made.call.request) {
                 made.outcome = CallOutcome::Answered(Answer::NoTarget { why });
             }
             return TryResult::Finished(made);
         }
-        if was_started && progress.unanswered.is_none() && must_not_repeat(task, &made.call.action) {
+        if was_started && progress.unanswered.is_none() && must_not_repeat(task, &made.call.request) {
             let why = "sent before the last start of the daemon, and must not be repeated".to_owned();
             progress.unanswered = Some(self.unanswered(why, REACTOR_START_TIME_RESUMED));
         }
@@ -277,10 +275,8 @@ impl Shared {
         if !progress.maybe_sent {
             progress.since = self.store.durable();
         }
-        let runner = match &made.call.action {
-            Action::Master(call) if call.cmd != Cmd::Publish => Some(call.fun.clone()),
-            _ => None,
-        };
+        let Call { client, fun, .. } = &made.call.request;
+        let runner = client.is_of_master().then(|| fun.clone());
         if runner.is_some() && !self.scheduler.lock().runners.take(rules, task.options.concurrency) {
             return TryResult::AwaitRunner;
         }
@@ -325,10 +321,10 @@ impl Shared {
         made: &CallRecord,
         key: u64,
     ) -> Result<(), Failure> {
-        if !must_not_repeat(task, &made.call.action) {
+        if !must_not_repeat(task, &made.call.request) {
             return Ok(());
         }
-        if matches!(made.call.action, Action::Master(_)) {
+        if made.call.request.client != Client::Caller {
             self.executor.reach()?;
         }
         let record = mark(&task.event, &task.rules, task.rule_count, Mark::Started, key, made.sent);
@@ -363,7 +359,7 @@ impl Shared {
         let why = match failure {
             Failure::PossiblyMade(why) => {
                 self.suspend_foreign_calls();
-                if must_not_repeat(task, &made.call.action) {
+                if must_not_repeat(task, &made.call.request) {
                     tracing::warn!(
                         error = why,
                         event = task.event.seq.0,
@@ -393,38 +389,29 @@ impl Shared {
     }
 
     /// The master's answer to a job that matches no minion. Salt's reactor leaves no trace of such a job.
-    fn no_target(&self, planned: &PlannedCall) -> Option<String> {
-        let Action::Master(call) = &planned.action else { return None };
-        let tgt = call.load.get("tgt").filter(|_| call.cmd == Cmd::Publish)?;
+    fn no_target(&self, call: &Call) -> Option<String> {
+        let tgt = call.load.get("tgt").filter(|_| call.client == Client::Local)?;
         let tgt_type = call.load.get("tgt_type").and_then(Value::as_str).unwrap_or("glob");
         self.executor.no_target(tgt, tgt_type)
     }
 
     fn execute(&self, made: &CallRecord, depth: u32, since: SeqNo) -> Result<CallOutcome, Failure> {
-        let call = match &made.call.action {
-            Action::Master(call) => call,
-            Action::Caller { fun, args, kwargs } => {
-                let CallerReturn { value, retcode } = self.executor.caller(fun, args, kwargs)?;
-                if retcode != 0 {
-                    self.metrics.reactor_callers_failed.add(1);
-                    tracing::warn!(
-                        fun,
-                        retcode,
-                        id = made.call.id,
-                        sls = made.call.sls,
-                        "caller function failed"
-                    );
-                }
-                return Ok(CallOutcome::Ran { retcode, result: pack::packed(&value) });
+        let PlannedCall { id, sls, request: call } = &made.call;
+        if call.client == Client::Caller {
+            let CallerReturn { value, retcode } = self.executor.caller(call)?;
+            if retcode != 0 {
+                self.metrics.reactor_callers_failed.add(1);
+                tracing::warn!(fun = call.fun, retcode, id, sls, "caller function failed");
             }
-        };
-        if call.cmd == Cmd::Publish {
+            return Ok(CallOutcome::Ran { retcode, result: pack::packed(&value) });
+        }
+        if call.client == Client::Local {
             // Before publishing, because an event of the job may arrive before the answer.
             self.job_depths.lock().note(&made.jid, depth);
         } else if let Some(jid) = orchestration_jid(call) {
             self.job_depths.lock().note(jid, depth);
         }
-        let start = start_of(&made.call.action);
+        let start = start_of(call);
         if let Some(started) = &start {
             self.starts.lock().sent(started);
             self.job_depths.lock().announce(started, depth, self.clock.now());
@@ -487,9 +474,8 @@ impl Shared {
 }
 
 /// The jid of a job, from the event's time and number, so that each try has the same one. Empty for calls whose jid the master chooses.
-fn jid(task: &Task, progress: &TaskProgress, planned: &PlannedCall) -> String {
-    let Action::Master(call) = &planned.action else { return String::new() };
-    if call.cmd == Cmd::Publish { own_jid(task, progress) } else { String::new() }
+fn jid(task: &Task, progress: &TaskProgress, call: &Call) -> String {
+    if call.client == Client::Local { own_jid(task, progress) } else { String::new() }
 }
 
 fn own_jid(task: &Task, progress: &TaskProgress) -> String {
@@ -500,13 +486,9 @@ fn own_jid(task: &Task, progress: &TaskProgress) -> String {
     format!("{}_{}", stamped_jid(Micros(base.0 + nth)), task.event.seq.0 % (1 << 32))
 }
 
-fn not_allowed(task: &Task, planned: &PlannedCall) -> Option<String> {
+fn not_allowed(task: &Task, call: &Call) -> Option<String> {
     let allow = &task.options.allow;
-    let (client, tgt) = (client(&planned.action), target(&planned.action));
-    let fun = match &planned.action {
-        Action::Master(call) => &call.fun,
-        Action::Caller { fun, .. } => fun,
-    };
+    let (client, fun, tgt) = (call.client.name(), &call.fun, call.target());
     if allow.is_empty() || allow.iter().any(|allow| allow.allows(client, fun, &tgt)) {
         return None;
     }

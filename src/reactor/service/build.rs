@@ -14,7 +14,6 @@ use crate::reactor::{Account, Helper, HelperOptions, NoSalt, Pipeline, Salt, act
 use crate::wire::python::Value;
 use crate::wire::python::value::Map;
 
-/// The parts built from Salt's configuration.
 pub(super) struct Built {
     pub(super) pipeline: Arc<Pipeline>,
     pub(super) settings: ReactorSettings,

@@ -10,17 +10,15 @@ use super::build::Built;
 use crate::base::clock::Clock;
 use crate::base::metrics::Metrics;
 use crate::model::Glob;
-use crate::reactor::master::{Answer, Call, Master, MasterError, pack};
+use crate::reactor::master::{Answer, Call, Client, Master, MasterError, pack};
 use crate::reactor::run::{CallerError, CallerReturn, Executor};
 use crate::reactor::{Helper, NO_SALT, SaltAnswer, SaltError};
 use crate::wire::python::Value;
-use crate::wire::python::value::Map;
 use crate::wire::salt_event;
 
 /// Why a minion's reactor rejects reactions other than `caller`.
 const NO_MASTER: &str = "a minion's reactor (reactor.minion) supports `caller` reactions only";
 
-/// Executes reactions.
 pub(super) struct MasterExecutor {
     /// Replaced when the configuration changes; calls in flight keep the old one. `None` for a minion.
     pub(super) target: RwLock<Option<MasterTarget>>,
@@ -92,9 +90,9 @@ impl Executor for MasterExecutor {
         target.master.reach()
     }
 
-    fn unsupported(&self, client: &str) -> Option<String> {
+    fn unsupported(&self, client: Client) -> Option<String> {
         match self.target() {
-            _ if client == "caller" => None,
+            _ if client == Client::Caller => None,
             Some(target) => target.unsupported,
             None => Some(NO_MASTER.to_owned()),
         }
@@ -127,11 +125,12 @@ impl Executor for MasterExecutor {
         (!found).then(|| "no minion with an accepted key matches the target".to_owned())
     }
 
-    fn caller(&self, fun: &str, args: &[Value], kwargs: &Value) -> Result<CallerReturn, CallerError> {
-        let kwargs: Map = kwargs.as_map().cloned().unwrap_or_default();
+    fn caller(&self, call: &Call) -> Result<CallerReturn, CallerError> {
+        let args = call.load.get("args").and_then(Value::as_list).unwrap_or_default();
+        let kwargs = call.load.get("kwargs").and_then(Value::as_map).cloned().unwrap_or_default();
         let helper = self.callers.read().clone();
         let helper = helper.ok_or_else(|| CallerError::NotStarted(NO_SALT.to_owned()))?;
-        let answer = helper.call(fun, args, &kwargs).map_err(|error| match error {
+        let answer = helper.call(&call.fun, args, &kwargs).map_err(|error| match error {
             SaltError::Absent(why) => CallerError::NotStarted(why),
             error @ SaltError::TooLong { .. } => CallerError::Failed(error.to_string()),
             error @ SaltError::Broken(_) => CallerError::Lost(error.to_string()),

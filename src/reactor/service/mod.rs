@@ -26,7 +26,7 @@ use crate::store::{Intake, Store, StoreError};
 use crate::wire::python::value::Map;
 
 /// The event buses of the daemon, each named by its directory.
-pub trait Bus: Send + Sync {
+pub(crate) trait Bus: Send + Sync {
     /// The publisher's socket of the bus in `directory`, if that bus is configured and not connected.
     fn disconnected(&self, directory: &str) -> Option<PathBuf>;
 
@@ -34,25 +34,19 @@ pub trait Bus: Send + Sync {
     fn fire(&self, directory: &str, tag: &str, data: &[u8]) -> Result<(), String>;
 }
 
-/// Why the reactor cannot start.
 #[derive(Debug, thiserror::Error)]
-pub enum ServiceError {
-    /// Salt's configuration is invalid.
+pub(crate) enum ServiceError {
     #[error("{0}")]
     Config(String),
-    /// The file `REACTOR` cannot be removed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The log or the file `REACTOR` cannot be read.
     #[error("start the reactor")]
     Start(#[source] StoreError),
-    /// The thread that rereads the configuration cannot start.
     #[error("start the reactor's reloader")]
     Reloader(#[source] std::io::Error),
 }
 
-/// The running reactor and its reloader thread.
-pub struct ReactorService {
+pub(crate) struct ReactorService {
     reactor: Reactor,
     reloader: Reloader,
     follower: JoinHandle<()>,
@@ -76,7 +70,7 @@ fn check_buses(buses: &[PathBuf], sock_dir: &Path) {
 
 impl ReactorService {
     /// Starts the reactor, if configured.
-    pub fn start(
+    pub(crate) fn start(
         config: &Config,
         store: &Store,
         intake: &Intake,
@@ -150,18 +144,16 @@ impl ReactorService {
         Ok(Some(Self { reactor, reloader, follower, drain }))
     }
 
-    /// Access to the running reactor.
-    pub fn handle(&self) -> Handle {
+    pub(crate) fn handle(&self) -> Handle {
         self.reactor.handle()
     }
 
-    /// Access to the rereading of its configuration.
-    pub fn reloader(&self) -> Reloader {
+    pub(crate) fn reloader(&self) -> Reloader {
         self.reloader.clone()
     }
 
     /// Stops the reloader, then the reactor.
-    pub fn stop(self) {
+    pub(crate) fn stop(self) {
         self.drain.stop();
         if self.follower.join().is_err() {
             tracing::error!(thread = "sc-react-conf", "thread panicked");
@@ -172,7 +164,7 @@ impl ReactorService {
 
 /// Keeps rules and settings up to date.
 #[derive(Clone)]
-pub struct Reloader(Arc<Mutex<Current>>);
+pub(crate) struct Reloader(Arc<Mutex<Current>>);
 
 /// The running reactor and the settings it was built from.
 struct Current {
@@ -192,7 +184,7 @@ struct Current {
 
 impl Reloader {
     /// Reloads the configuration, changed or not; returns when it is in effect, or rejected.
-    pub fn reload(&self) {
+    pub(crate) fn reload(&self) {
         self.0.lock().reload();
     }
 

@@ -19,9 +19,8 @@ use crate::base::limits::{
 use crate::model::SeqNo;
 use crate::reactor::latest::LatestByJid;
 
-/// The result for one call.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Comparison {
+pub(crate) enum Comparison {
     /// Salt made the same call. The listed fields are unknown.
     Same(OurCall, SaltsCall, Vec<String>),
     /// Salt made a similar call.
@@ -42,9 +41,8 @@ pub enum Comparison {
 type OurKey = (Micros, SeqNo, u32);
 type SaltKey = (Micros, SeqNo);
 
-/// See the module.
-#[derive(Debug)]
-pub struct Comparer {
+#[derive(Debug, Default)]
+pub(crate) struct Comparer {
     window: Duration,
     pool: Pool,
     /// Start of the range: earlier calls of Salt's are not reported.
@@ -73,7 +71,7 @@ pub struct Comparer {
     bytes: usize,
     results: Vec<Comparison>,
     /// Number of calls compared before the end of their window, because too many were waiting.
-    pub compared_early: u64,
+    pub(crate) compared_early: u64,
 }
 
 /// Jobs whose load was read first, or that are ours.
@@ -83,54 +81,38 @@ const JIDS_MAX: usize = REACTOR_SHADOW_WAITING_MAX / 10;
 const FIRST: OurKey = (Micros(i64::MIN), SeqNo(0), 0);
 
 impl Comparer {
-    /// A comparer for events in this time range.
-    pub fn new(window: Duration, workers: usize, since: Micros, until: Micros) -> Self {
+    pub(crate) fn new(window: Duration, workers: usize, since: Micros, until: Micros) -> Self {
         Self {
             window: window.min(REACTOR_SHADOW_WINDOW_MAX),
             pool: Pool::new(workers),
             since,
             until,
-            shadow_since: None,
-            ours: BTreeMap::new(),
-            ours_alike: BTreeSet::new(),
-            ours_free: BTreeSet::new(),
-            failed: BTreeMap::new(),
-            salts: BTreeMap::new(),
-            excluded: BTreeSet::new(),
-            salts_alike: BTreeSet::new(),
-            salts_of_fun: BTreeSet::new(),
-            of_jid: HashMap::new(),
-            loads: LatestByJid::default(),
-            made: LatestByJid::default(),
-            gaps: VecDeque::new(),
-            bytes: 0,
-            results: Vec::new(),
-            compared_early: 0,
+            ..Self::default()
         }
     }
 
     /// Length of the window in which a call of Salt's can match.
-    pub fn window(&self) -> Duration {
+    pub(crate) fn window(&self) -> Duration {
         self.window
     }
 
     /// Number of runners and wheel functions that Salt's reactor runs at once.
-    pub fn workers(&self) -> usize {
+    pub(crate) fn workers(&self) -> usize {
         self.pool.workers()
     }
 
     /// Number of waiting calls: ours, Salt's.
-    pub fn waiting(&self) -> (usize, usize) {
+    pub(crate) fn waiting(&self) -> (usize, usize) {
         (self.ours.len() + self.failed.len(), self.salts.len())
     }
 
     /// True if our reactor is in shadow at the current position of the log.
-    pub fn is_shadow(&self) -> bool {
+    pub(crate) fn is_shadow(&self) -> bool {
         self.shadow_since.is_some()
     }
 
     /// Adds the next item of the log; returns the comparisons for which there is no more room to wait.
-    pub fn take(&mut self, item: ShadowItem) -> Vec<Comparison> {
+    pub(crate) fn take(&mut self, item: ShadowItem) -> Vec<Comparison> {
         match item {
             ShadowItem::Mode { at, shadow, started } => {
                 if !shadow {
@@ -146,7 +128,7 @@ impl Comparer {
                     self.failed.insert((failed.at, failed.reaction), (failed, false));
                 }
             }
-            ShadowItem::Made(jid) => {
+            ShadowItem::Made { jid } => {
                 if let Some(key) = self.of_jid.get(&jid).copied() {
                     self.remove_salts(key);
                 }
@@ -257,7 +239,7 @@ impl Comparer {
     }
 
     /// Compares the calls whose window is over at log time `now`.
-    pub fn pass(&mut self, now: Micros) -> Vec<Comparison> {
+    pub(crate) fn pass(&mut self, now: Micros) -> Vec<Comparison> {
         let late = REACTOR_SHADOW_LATE;
         self.pool.pass(now);
         // Calls that wait for Salt's pool have a longer window.
@@ -289,11 +271,6 @@ impl Comparer {
             self.gaps.pop_front();
         }
         std::mem::take(&mut self.results)
-    }
-
-    /// Compares all waiting calls.
-    pub fn finish(&mut self) -> Vec<Comparison> {
-        self.pass(Micros(i64::MAX))
     }
 
     /// End of a call's window, extended while Salt's pool is full.

@@ -1,45 +1,46 @@
 //! The entries of the log that the comparison needs, in the order of the log.
 //!
-//! Their form on the local socket is msgpack, see [`ShadowItem::to_value`].
+//! Their form on the local socket is that of serde, in msgpack.
+
+use rmpv::encode::write_value;
+use serde::{Deserialize, Serialize};
 
 use super::observed_call::ObservedCall;
 use crate::base::clock::Micros;
 use crate::base::limits::REACTOR_SHADOW_ACT_BYTES_MAX;
-use crate::model::{Batch, Entry, Flags, Kind, Location, REACTION_TAG, ReactionFailure, SeqNo, Source};
+use crate::model::{Batch, Entry, Flags, Kind, REACTION_TAG, ReactionFailure, SeqNo, Source};
 use crate::reactor::master::pack;
 use crate::reactor::run::depths::is_by_reactor;
 use crate::reactor::run::record::{failures, option_of};
 use crate::store::Followed;
+use crate::wire::json;
 use crate::wire::msgpack::{Writer, as_bool, as_int, as_text, elements, get};
-use crate::wire::python::value::{Key, Map, Value};
+use crate::wire::python::value::{Map, Value};
 use crate::wire::salt_event::job_tag;
 
 /// A call of ours.
-#[derive(Debug, Clone, PartialEq)]
-pub struct OurCall {
-    /// The event.
-    pub event: SeqNo,
-    /// Time of arrival.
-    pub at: Micros,
-    /// Its tag.
-    pub tag: String,
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct OurCall {
+    pub(crate) event: SeqNo,
+    pub(crate) at: Micros,
+    pub(crate) tag: String,
     /// The rules that were rendered together.
-    pub rules: Vec<String>,
-    /// The record.
-    pub reaction: SeqNo,
+    pub(crate) rules: Vec<String>,
+    pub(crate) reaction: SeqNo,
     /// Index of the call in the record.
-    pub nth: u32,
-    /// The call.
-    pub call: ObservedCall,
+    pub(crate) nth: u32,
+    #[serde(rename = "act")]
+    pub(crate) call: ObservedCall,
     /// Why the call would be prevented; empty if it would be made.
-    pub prevented_by: String,
+    #[serde(rename = "blocked")]
+    pub(crate) prevented_by: String,
     /// The option that prevents it: `once_per`, `debounce`, `rate` or `budget`; otherwise empty.
-    pub throttle: String,
+    pub(crate) throttle: String,
 }
 
 impl OurCall {
     /// Why the call would be prevented, as text.
-    pub fn why(&self) -> String {
+    pub(crate) fn why(&self) -> String {
         if self.throttle.is_empty() {
             return self.prevented_by.clone();
         }
@@ -48,53 +49,43 @@ impl OurCall {
 }
 
 /// A reaction of ours that failed to render, wholly or partly.
-#[derive(Debug, Clone, PartialEq)]
-pub struct FailedReaction {
-    /// The event.
-    pub event: SeqNo,
-    /// Time of arrival.
-    pub at: Micros,
-    /// Its tag.
-    pub tag: String,
-    /// The rules that were rendered together.
-    pub rules: Vec<String>,
-    /// The record.
-    pub reaction: SeqNo,
-    /// The failures.
-    pub failures: Vec<ReactionFailure>,
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct FailedReaction {
+    pub(crate) event: SeqNo,
+    pub(crate) at: Micros,
+    pub(crate) tag: String,
+    pub(crate) rules: Vec<String>,
+    pub(crate) reaction: SeqNo,
+    pub(crate) failures: Vec<ReactionFailure>,
 }
 
 impl FailedReaction {
     /// The failures as text: file, line, cause.
-    pub fn why(&self) -> String {
+    pub(crate) fn why(&self) -> String {
         let words: Vec<_> = self.failures.iter().map(ToString::to_string).collect();
         words.join("; ")
     }
 }
 
 /// A call of Salt's reactor, or a job that may be one.
-#[derive(Debug, Clone, PartialEq)]
-pub struct SaltsCall {
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct SaltsCall {
     /// The event of the call.
-    pub seq: SeqNo,
-    /// Time of arrival.
-    pub at: Micros,
-    /// Its job.
-    pub jid: String,
-    /// The call.
-    pub call: ObservedCall,
+    pub(crate) seq: SeqNo,
+    pub(crate) at: Micros,
+    pub(crate) jid: String,
+    #[serde(rename = "act")]
+    pub(crate) call: ObservedCall,
     /// True if a reactor made it; false if that is unknown.
-    pub certain: bool,
+    pub(crate) certain: bool,
 }
 
-/// An item of the comparison.
-#[derive(Debug, Clone, PartialEq)]
-pub enum ShadowItem {
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "item", rename_all = "lowercase")]
+pub(crate) enum ShadowItem {
     /// The mode of our reactor.
     Mode {
-        /// Time of the entry.
         at: Micros,
-        /// True in shadow mode.
         shadow: bool,
         /// True for the first entry after a start.
         started: bool,
@@ -103,35 +94,32 @@ pub enum ShadowItem {
     Ours(OurCall),
     /// A reaction of ours that failed.
     Failed(FailedReaction),
-    /// The jid of a call of ours that was made.
-    Made(String),
-    /// A call of Salt's.
+    /// A call of ours that was made.
+    Made {
+        jid: String,
+    },
     Salts(SaltsCall),
     /// The end of a runner or wheel function of a reactor.
     Ended {
-        /// Its job.
         jid: String,
-        /// Time of the end.
         at: Micros,
     },
     /// The load of a job.
     Load {
-        /// The job.
         jid: String,
         /// The fields that the job's event lacks.
+        #[serde(rename = "act")]
         call: ObservedCall,
     },
     /// Events of a bus may be missing in this time.
     Gap {
-        /// Start of the gap.
         begin: Micros,
-        /// End of the gap.
         end: Micros,
     },
 }
 
 /// True if entries of this kind may be read as items.
-pub fn is_of_interest(kind: Kind, flags: Flags) -> bool {
+pub(crate) fn is_of_interest(kind: Kind, flags: Flags) -> bool {
     match kind {
         Kind::Reaction | Kind::Load | Kind::Gap => true,
         Kind::JobNew | Kind::Event => flags.has(Flags::ON_BUS),
@@ -140,7 +128,7 @@ pub fn is_of_interest(kind: Kind, flags: Flags) -> bool {
 }
 
 /// The entry with the reactor's mode. It lacks the flag of a reaction, so it is not part of the history.
-pub fn mode(shadow: bool, started: bool, now: Micros) -> Batch {
+pub(crate) fn mode(shadow: bool, started: bool, now: Micros) -> Batch {
     let mut w = Writer::new();
     w.map(3).str("state").str("mode").str("shadow").bool(shadow).str("started").bool(started);
     Batch::of(&Entry {
@@ -159,7 +147,7 @@ pub fn mode(shadow: bool, started: bool, now: Micros) -> Batch {
 
 impl ShadowItem {
     /// The items of an entry; most entries have none.
-    pub fn read(row: &Followed<'_>) -> Vec<Self> {
+    pub(crate) fn read(row: &Followed<'_>) -> Vec<Self> {
         match row.kind {
             Kind::Reaction => record(row),
             Kind::JobNew => job(row).into_iter().collect(),
@@ -172,10 +160,19 @@ impl ShadowItem {
             _ => Vec::new(),
         }
     }
+
+    /// The form on the socket: a mapping with `item` and its fields.
+    pub(crate) fn packed(&self) -> Result<Vec<u8>, String> {
+        let json = serde_json::to_value(self).map_err(|error| error.to_string())?;
+        let value = json::from_json(&json).map_err(|error| error.to_string())?;
+        let mut bytes = Vec::new();
+        write_value(&mut bytes, &value).map_err(|error| error.to_string())?;
+        Ok(bytes)
+    }
 }
 
 /// True if the entry's time is of this machine's clock, and not of a minion's or a spool's.
-pub fn is_timely(source: Source) -> bool {
+pub(crate) fn is_timely(source: Source) -> bool {
     matches!(source, Source::Bus | Source::Reactor)
 }
 
@@ -244,7 +241,7 @@ fn record(row: &Followed<'_>) -> Vec<ShadowItem> {
             // Salt's events have the jid of a call that we made.
             _ => {
                 let jid = text(call, "jid");
-                found.extend((!jid.is_empty()).then(|| ShadowItem::Made(jid.to_owned())));
+                found.extend((!jid.is_empty()).then(|| ShadowItem::Made { jid: jid.to_owned() }));
                 continue;
             }
         };
@@ -283,7 +280,7 @@ fn recorded_call(body: &[u8]) -> ObservedCall {
 }
 
 /// The call of a runner or wheel function, from the load of its request.
-pub fn requested_call(client: &str, fun: &str, load: Option<&Map>) -> ObservedCall {
+pub(crate) fn requested_call(client: &str, fun: &str, load: Option<&Map>) -> ObservedCall {
     let load = if client == "runner" { load.and_then(|load| load.get("kwarg")?.as_map()) } else { load };
     ObservedCall::on_master(client, fun, inside(load, "arg", "kwarg"))
 }
@@ -307,7 +304,7 @@ fn job(row: &Followed<'_>) -> Option<ShadowItem> {
 }
 
 /// A call of a runner or wheel function by a reactor.
-pub fn master_call(row: &Followed<'_>) -> Option<SaltsCall> {
+pub(crate) fn master_call(row: &Followed<'_>) -> Option<SaltsCall> {
     if !row.tag.starts_with(b"salt/run/") && !row.tag.starts_with(b"salt/wheel/") || !is_by_reactor(row.body)
     {
         return None;
@@ -365,235 +362,73 @@ fn gap(row: &Followed<'_>) -> ShadowItem {
     ShadowItem::Gap { begin: Micros(begin), end: row.at }
 }
 
-/// A mapping of these pairs.
-pub(super) fn map<const N: usize>(pairs: [(&str, Value); N]) -> Value {
-    Value::Map(pairs.into_iter().map(|(name, value)| (Key::from(name), value)).collect())
-}
-
-fn texts(texts: &[String]) -> Value {
-    Value::List(texts.iter().map(|text| text.as_str().into()).collect())
-}
-
-fn failure_value(failure: &ReactionFailure) -> Value {
-    let ReactionFailure { at, cause } = failure;
-    map([
-        ("file", at.file.as_str().into()),
-        ("line", at.line.map_or(Value::Null, |line| Value::Int(line.into()))),
-        ("rendered", Value::Bool(at.rendered)),
-        ("cause", cause.as_str().into()),
-    ])
-}
-
-fn failure_of(value: &Value) -> Option<ReactionFailure> {
-    let map = value.as_map()?;
-    let text = |name: &str| Some(map.get(name)?.as_str()?.to_owned());
-    let line = match map.get("line")? {
-        Value::Int(line) => Some(u32::try_from(*line).ok()?),
-        _ => None,
-    };
-    let at = Location { file: text("file")?, line, rendered: *map.get("rendered")? == Value::Bool(true) };
-    Some(ReactionFailure { at, cause: text("cause")? })
-}
-
-fn number(n: u64) -> Value {
-    i64::try_from(n).map_or(Value::Null, Value::Int)
-}
-
-impl ObservedCall {
-    /// The form on the socket and in `--output json`.
-    pub fn to_value(&self) -> Value {
-        let or_null = |list: Option<Vec<Value>>| list.map_or(Value::Null, Value::List);
-        map([
-            ("client", self.client.as_str().into()),
-            ("fun", self.fun.as_str().into()),
-            ("tgt", self.tgt.clone()),
-            ("tgt_type", self.tgt_type.as_str().into()),
-            ("args", or_null(self.args.clone())),
-            ("load", self.load.clone().map_or(Value::Null, Value::Map)),
-            ("id", self.id.as_str().into()),
-            ("sls", self.sls.as_str().into()),
-        ])
-    }
-
-    fn from_value(value: &Value) -> Option<Self> {
-        let map = value.as_map()?;
-        let text = |name: &str| Some(map.get(name)?.as_str()?.to_owned());
-        Some(Self {
-            client: text("client")?,
-            fun: text("fun")?,
-            tgt: map.get("tgt")?.clone(),
-            tgt_type: text("tgt_type")?,
-            args: map.get("args")?.as_list().map(<[Value]>::to_vec),
-            load: map.get("load")?.as_map().cloned(),
-            id: text("id")?,
-            sls: text("sls")?,
-        })
-    }
-}
-
-impl ShadowItem {
-    /// The form on the socket: a mapping with `item` and its fields.
-    pub fn to_value(&self) -> Value {
-        let truth = Value::Bool;
-        match self {
-            Self::Mode { at, shadow, started } => map([
-                ("item", "mode".into()),
-                ("at", Value::Int(at.0)),
-                ("shadow", truth(*shadow)),
-                ("started", truth(*started)),
-            ]),
-            Self::Ours(ours) => map([
-                ("item", "ours".into()),
-                ("event", number(ours.event.0)),
-                ("at", Value::Int(ours.at.0)),
-                ("tag", ours.tag.as_str().into()),
-                ("rules", texts(&ours.rules)),
-                ("reaction", number(ours.reaction.0)),
-                ("nth", Value::Int(ours.nth.into())),
-                ("act", ours.call.to_value()),
-                ("blocked", ours.prevented_by.as_str().into()),
-                ("throttle", ours.throttle.as_str().into()),
-            ]),
-            Self::Failed(failed) => map([
-                ("item", "failed".into()),
-                ("event", number(failed.event.0)),
-                ("at", Value::Int(failed.at.0)),
-                ("tag", failed.tag.as_str().into()),
-                ("rules", texts(&failed.rules)),
-                ("reaction", number(failed.reaction.0)),
-                ("failures", Value::List(failed.failures.iter().map(failure_value).collect())),
-            ]),
-            Self::Made(jid) => map([("item", "made".into()), ("jid", jid.as_str().into())]),
-            Self::Salts(salts) => map([
-                ("item", "salts".into()),
-                ("seq", number(salts.seq.0)),
-                ("at", Value::Int(salts.at.0)),
-                ("jid", salts.jid.as_str().into()),
-                ("act", salts.call.to_value()),
-                ("certain", truth(salts.certain)),
-            ]),
-            Self::Load { jid, call } => {
-                map([("item", "load".into()), ("jid", jid.as_str().into()), ("act", call.to_value())])
-            }
-            Self::Ended { jid, at } => {
-                map([("item", "ended".into()), ("jid", jid.as_str().into()), ("at", Value::Int(at.0))])
-            }
-            Self::Gap { begin, end } => {
-                map([("item", "gap".into()), ("begin", Value::Int(begin.0)), ("end", Value::Int(end.0))])
-            }
-        }
-    }
-
-    /// Parses the form of [`ShadowItem::to_value`].
-    pub fn from_value(value: &Value) -> Option<Self> {
-        let map = value.as_map()?;
-        let text = |name: &str| Some(map.get(name)?.as_str()?.to_owned());
-        let int = |name: &str| match map.get(name)? {
-            Value::Int(n) => Some(*n),
-            _ => None,
-        };
-        let at = |name: &str| int(name).map(Micros);
-        let seq = |name: &str| int(name).and_then(|n| u64::try_from(n).ok()).map(SeqNo);
-        let truth = |name: &str| match map.get(name)? {
-            Value::Bool(truth) => Some(*truth),
-            _ => None,
-        };
-        let call = || ObservedCall::from_value(map.get("act")?);
-        let rules = || {
-            let rules = map.get("rules")?.as_list()?.iter();
-            Some(rules.filter_map(|rule| rule.as_str().map(str::to_owned)).collect())
-        };
-        Some(match map.get("item")?.as_str()? {
-            "mode" => Self::Mode { at: at("at")?, shadow: truth("shadow")?, started: truth("started")? },
-            "ours" => Self::Ours(OurCall {
-                event: seq("event")?,
-                at: at("at")?,
-                tag: text("tag")?,
-                rules: rules()?,
-                reaction: seq("reaction")?,
-                nth: u32::try_from(int("nth")?).ok()?,
-                call: call()?,
-                prevented_by: text("blocked")?,
-                throttle: text("throttle")?,
-            }),
-            "failed" => Self::Failed(FailedReaction {
-                event: seq("event")?,
-                at: at("at")?,
-                tag: text("tag")?,
-                rules: rules()?,
-                reaction: seq("reaction")?,
-                failures: map.get("failures")?.as_list()?.iter().map(failure_of).collect::<Option<_>>()?,
-            }),
-            "made" => Self::Made(text("jid")?),
-            "salts" => Self::Salts(SaltsCall {
-                seq: seq("seq")?,
-                at: at("at")?,
-                jid: text("jid")?,
-                call: call()?,
-                certain: truth("certain")?,
-            }),
-            "ended" => Self::Ended { jid: text("jid")?, at: at("at")? },
-            "load" => Self::Load { jid: text("jid")?, call: call()? },
-            "gap" => Self::Gap { begin: at("begin")?, end: at("end")? },
-            _ => return None,
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Location;
+    use crate::wire::python::yaml;
 
     #[test]
-    fn items_survive_a_round_trip() {
-        let load: Map = [("tgt", Value::from("a,b")), ("tgt_type", "list".into())]
-            .into_iter()
-            .map(|(name, value)| (name.into(), value))
-            .collect();
+    fn items_have_their_form_on_the_socket_and_survive_a_round_trip() {
+        let load = yaml::load(
+            "{tgt: 'a,b', tgt_type: list, arg: [!!binary AP8=, {5: x, $a: y}, 18446744073709551615]}",
+        );
+        let Ok(Value::Map(load)) = load else { panic!("{load:?}") };
         let call = ObservedCall::job("test.ping", &load).with_load(&load);
-        let (event, at) = (SeqNo(7), Micros(9));
-        for item in [
-            ShadowItem::Mode { at, shadow: true, started: false },
-            ShadowItem::Ours(OurCall {
-                event,
-                at,
-                tag: "a/b".to_owned(),
-                rules: vec!["a/*".to_owned()],
-                reaction: SeqNo(8),
-                nth: 3,
-                call: call.clone(),
-                prevented_by: "no".to_owned(),
-                throttle: "rate".to_owned(),
-            }),
-            ShadowItem::Failed(FailedReaction {
-                event,
-                at,
-                tag: "a/b".to_owned(),
-                rules: vec!["a/*".to_owned()],
-                reaction: SeqNo(8),
-                failures: vec![
-                    ReactionFailure {
-                        at: Location { file: "/a.sls".to_owned(), line: Some(3), rendered: true },
-                        cause: "no".to_owned(),
-                    },
-                    ReactionFailure::default(),
-                ],
-            }),
-            ShadowItem::Made("1".to_owned()),
-            ShadowItem::Salts(SaltsCall {
-                seq: event,
-                at,
-                jid: "2".to_owned(),
-                call: call.clone(),
-                certain: true,
-            }),
-            ShadowItem::Load { jid: "3".to_owned(), call },
-            ShadowItem::Ended { jid: "4".to_owned(), at },
-            ShadowItem::Gap { begin: Micros(1), end: Micros(2) },
+        let (event, at, jid) = (SeqNo(7), Micros(9), || "1".to_owned());
+        let (tag, rules, reaction) = ("a/b".to_owned(), vec!["a/*".to_owned()], SeqNo(8));
+        let ours = OurCall {
+            event,
+            at,
+            tag: tag.clone(),
+            rules: rules.clone(),
+            reaction,
+            nth: 3,
+            call: call.clone(),
+            prevented_by: "no".to_owned(),
+            throttle: "rate".to_owned(),
+        };
+        let at_line = Location { file: "/a.sls".to_owned(), line: Some(3), rendered: true };
+        let failures =
+            vec![ReactionFailure { at: at_line, cause: "no".to_owned() }, ReactionFailure::default()];
+        let failed = FailedReaction { event, at, tag, rules, reaction, failures };
+        let unknown = ObservedCall::on_master("runner", "test.arg", None);
+        let known = r#"{"client":"local","fun":"test.ping","tgt":["a","b"],"tgt_type":"list","args":[{"$bin":"AP8="},{"$5":"x","$$a":"y"},18446744073709551615],"load":{},"id":"","sls":""}"#;
+        for (item, form) in [
+            (
+                ShadowItem::Mode { at, shadow: true, started: false },
+                r#"{"item":"mode","at":9,"shadow":true,"started":false}"#.to_owned(),
+            ),
+            (
+                ShadowItem::Ours(ours),
+                format!(
+                    r#"{{"item":"ours","event":7,"at":9,"tag":"a/b","rules":["a/*"],"reaction":8,"nth":3,"act":{known},"blocked":"no","throttle":"rate"}}"#
+                ),
+            ),
+            (
+                ShadowItem::Failed(failed),
+                r#"{"item":"failed","event":7,"at":9,"tag":"a/b","rules":["a/*"],"reaction":8,"failures":[{"file":"/a.sls","line":3,"rendered":true,"cause":"no"},{"file":"","line":null,"rendered":false,"cause":""}]}"#.to_owned(),
+            ),
+            (ShadowItem::Made { jid: jid() }, r#"{"item":"made","jid":"1"}"#.to_owned()),
+            (
+                ShadowItem::Salts(SaltsCall { seq: event, at, jid: jid(), call: unknown, certain: true }),
+                r#"{"item":"salts","seq":7,"at":9,"jid":"1","act":{"client":"runner","fun":"test.arg","tgt":null,"tgt_type":"","args":null,"load":null,"id":"","sls":""},"certain":true}"#.to_owned(),
+            ),
+            (
+                ShadowItem::Load { jid: jid(), call },
+                format!(r#"{{"item":"load","jid":"1","act":{known}}}"#),
+            ),
+            (ShadowItem::Ended { jid: jid(), at }, r#"{"item":"ended","jid":"1","at":9}"#.to_owned()),
+            (
+                ShadowItem::Gap { begin: Micros(1), end: Micros(2) },
+                r#"{"item":"gap","begin":1,"end":2}"#.to_owned(),
+            ),
         ] {
-            let value = pack::unpacked(&pack::packed(&item.to_value())).unwrap();
-            assert_eq!(ShadowItem::from_value(&value), Some(item));
+            let value = rmpv::decode::read_value(&mut item.packed().unwrap().as_slice()).unwrap();
+            let json = json::to_json(&value);
+            assert_eq!(json.to_string(), form);
+            assert_eq!(serde_json::from_value::<ShadowItem>(json).unwrap(), item);
         }
-        assert_eq!(ShadowItem::from_value(&map([("item", "odd".into())])), None);
+        assert!(serde_json::from_value::<ShadowItem>(serde_json::json!({"item": "odd"})).is_err());
     }
 }

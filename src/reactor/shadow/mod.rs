@@ -23,12 +23,12 @@ mod item;
 mod observed_call;
 mod pool;
 
-pub use comparer::{Comparer, Comparison};
-pub use item::{
+pub(crate) use comparer::{Comparer, Comparison};
+pub(crate) use item::{
     FailedReaction, OurCall, SaltsCall, ShadowItem, is_of_interest, is_timely, master_call, mode,
     requested_call,
 };
-pub use observed_call::{Difference, ObservedCall};
+pub(crate) use observed_call::{Difference, ObservedCall};
 
 #[cfg(test)]
 mod tests;

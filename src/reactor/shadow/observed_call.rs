@@ -2,9 +2,11 @@
 
 use std::hash::{Hash as _, Hasher as _};
 
+use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::reactor::dispatch::PUBLISH_KEYWORDS;
+use crate::reactor::master::{pack, target_text};
 use crate::wire::python::value::{Key, Map, Value};
 
 /// Salt's replacement for values that are too large for its bus.
@@ -14,63 +16,113 @@ const TRIMMED: &str = "VALUE_TRIMMED";
 const REDACTED: &str = "[redacted]";
 
 /// A call as far as it is known.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ObservedCall {
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ObservedCall {
     /// `local`, `runner`, `wheel` or `caller`.
-    pub client: String,
-    /// The function.
-    pub fun: String,
+    pub(crate) client: String,
+    pub(crate) fun: String,
     /// The target of a `local` call; else null.
-    pub tgt: Value,
+    #[serde(with = "python")]
+    pub(crate) tgt: Value,
     /// The target type of a `local` call.
-    pub tgt_type: String,
+    pub(crate) tgt_type: String,
     /// Positional arguments, followed by a mapping of the keyword arguments if there are any; `None` if unknown.
-    pub args: Option<Vec<Value>>,
+    #[serde(with = "python")]
+    pub(crate) args: Option<Vec<Value>>,
     /// `ret` and the effective part of `kwargs` of a job's load; `None` if unknown.
-    pub load: Option<Map>,
+    #[serde(with = "python")]
+    pub(crate) load: Option<Map>,
     /// Its ID in the file; empty if unknown.
-    pub id: String,
+    pub(crate) id: String,
     /// The file; empty if unknown.
-    pub sls: String,
+    pub(crate) sls: String,
 }
 
-/// A field in which two calls differ.
+/// The serde form of fields with Python's types: that of `wire/json.rs`.
+mod python {
+    use serde::de::Error as _;
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
+    use serde_json::Value as Json;
+
+    use super::{Map, Value, pack};
+
+    pub(super) trait Field: Clone + Sized {
+        fn into_value(self) -> Value;
+        fn from_value(value: Value) -> Option<Self>;
+    }
+
+    impl Field for Value {
+        fn into_value(self) -> Value {
+            self
+        }
+
+        fn from_value(value: Value) -> Option<Self> {
+            Some(value)
+        }
+    }
+
+    impl Field for Option<Vec<Value>> {
+        fn into_value(self) -> Value {
+            self.map_or(Value::Null, Value::List)
+        }
+
+        fn from_value(value: Value) -> Option<Self> {
+            match value {
+                Value::Null => Some(None),
+                Value::List(items) => Some(Some(items)),
+                _ => None,
+            }
+        }
+    }
+
+    impl Field for Option<Map> {
+        fn into_value(self) -> Value {
+            self.map_or(Value::Null, Value::Map)
+        }
+
+        fn from_value(value: Value) -> Option<Self> {
+            match value {
+                Value::Null => Some(None),
+                Value::Map(map) => Some(Some(map)),
+                _ => None,
+            }
+        }
+    }
+
+    pub(super) fn serialize<S: Serializer>(field: &impl Field, to: S) -> Result<S::Ok, S::Error> {
+        pack::to_json(&field.clone().into_value()).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>, F: Field>(from: D) -> Result<F, D::Error> {
+        let value = pack::from_json(&Json::deserialize(from)?);
+        value.and_then(F::from_value).ok_or_else(|| D::Error::custom("a value of another type"))
+    }
+}
+
 #[derive(Debug, Clone, PartialEq)]
-pub struct Difference {
+pub(crate) struct Difference {
     /// The field: `tgt`, `arg[0]`, `kwarg.mods`, `load.ret`, ...
-    pub field: String,
+    pub(crate) field: String,
     /// Our value; `None` if absent.
-    pub ours: Option<Value>,
-    /// Salt's value; `None` if absent.
-    pub salts: Option<Value>,
+    pub(crate) ours: Option<Value>,
+    pub(crate) salts: Option<Value>,
 }
 
-/// The result of a comparison.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Compared {
-    /// The fields that differ.
-    pub differences: Vec<Difference>,
+pub(crate) struct Compared {
+    pub(crate) differences: Vec<Difference>,
     /// The fields of Salt's call that are unknown.
-    pub unseen: Vec<String>,
+    pub(crate) unseen: Vec<String>,
 }
 
 impl ObservedCall {
     /// A call of a runner, a wheel function or an execution function on the master.
-    pub fn on_master(client: &str, fun: &str, args: Option<Vec<Value>>) -> Self {
-        Self {
-            client: client.to_owned(),
-            fun: fun.to_owned(),
-            tgt: Value::Null,
-            tgt_type: String::new(),
-            args,
-            load: None,
-            id: String::new(),
-            sls: String::new(),
-        }
+    pub(crate) fn on_master(client: &str, fun: &str, args: Option<Vec<Value>>) -> Self {
+        Self { client: client.to_owned(), fun: fun.to_owned(), args, ..Self::default() }
     }
 
     /// A job, from its load or its `new` event.
-    pub fn job(fun: &str, load: &Map) -> Self {
+    pub(crate) fn job(fun: &str, load: &Map) -> Self {
         let text = |key: &str| load.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
         let tgt_type = Some(text("tgt_type")).filter(|name| !name.is_empty());
         let tgt_type = tgt_type.unwrap_or_else(|| "glob".to_owned());
@@ -85,7 +137,7 @@ impl ObservedCall {
 
     /// Adds the fields that only the load of a job has.
     #[must_use]
-    pub fn with_load(self, load: &Map) -> Self {
+    pub(crate) fn with_load(self, load: &Map) -> Self {
         let kwargs = load.get("kwargs").and_then(Value::as_map);
         let text = |name: &str| {
             let text = kwargs.and_then(|kwargs| kwargs.get(name)?.as_str());
@@ -95,23 +147,19 @@ impl ObservedCall {
     }
 
     /// The target as text.
-    pub fn target(&self) -> String {
-        match &self.tgt {
-            Value::Str(text) => text.clone(),
-            Value::List(items) => items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(","),
-            _ => String::new(),
-        }
+    pub(crate) fn target(&self) -> String {
+        target_text(&self.tgt)
     }
 
     /// Approximate size in bytes.
-    pub fn weight(&self) -> usize {
+    pub(crate) fn weight(&self) -> usize {
         let args = self.args.iter().flatten().map(weight).sum::<usize>();
         let load = self.load.iter().flatten().map(|(key, value)| weight(&key.0) + weight(value));
         200 + args + load.sum::<usize>() + weight(&self.tgt)
     }
 
     /// Hash of the fields that events show. The order of keywords does not matter.
-    pub fn key(&self) -> u64 {
+    pub(crate) fn key(&self) -> u64 {
         let mut hasher = Xxh3::new();
         (self.client.as_str(), self.fun.as_str(), self.tgt_type.as_str()).hash(&mut hasher);
         digest(&self.tgt).hash(&mut hasher);
@@ -121,15 +169,14 @@ impl ObservedCall {
         hasher.finish()
     }
 
-    /// Hash of client and function.
-    pub fn fun_key(&self) -> u64 {
+    pub(crate) fn fun_key(&self) -> u64 {
         let mut hasher = Xxh3::new();
         (self.client.as_str(), self.fun.as_str()).hash(&mut hasher);
         hasher.finish()
     }
 
     /// Compares this call of ours with one of Salt's.
-    pub fn compare(&self, salts: &Self) -> Compared {
+    pub(crate) fn compare(&self, salts: &Self) -> Compared {
         let mut found = Compared::default();
         let text = |text: &str| Some(Value::from(text));
         found.field("client", text(&self.client), text(&salts.client));

@@ -7,7 +7,7 @@ use crate::base::clock::Micros;
 use crate::base::limits::REACTOR_SHADOW_WINDOW_MAX;
 
 /// See the module. All times are of the log.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Pool {
     workers: usize,
     under_way: HashMap<String, Micros>,
@@ -19,7 +19,7 @@ pub(super) struct Pool {
 impl Pool {
     /// A pool with this number of workers; 0 stands for unlimited.
     pub(super) fn new(workers: usize) -> Self {
-        Self { workers, under_way: HashMap::new(), full: VecDeque::new(), now: Micros(0) }
+        Self { workers, ..Self::default() }
     }
 
     pub(super) fn workers(&self) -> usize {

@@ -80,7 +80,7 @@ impl Harness {
 
     /// Compares everything; the results in short form.
     fn results(&mut self) -> Vec<String> {
-        self.results.extend(self.comparer.finish());
+        self.results.extend(self.comparer.pass(Micros(i64::MAX)));
         std::mem::take(&mut self.results).iter().map(short).collect()
     }
 }
@@ -303,8 +303,8 @@ fn only_calls_during_shadow_mode_are_compared() {
     let mut harness = Harness::new();
     // Our own calls are not Salt's, whether their record comes before or after.
     harness.salts(0, "1", "runner test.arg [a]");
-    harness.take(ShadowItem::Made("1".to_owned()));
-    harness.take(ShadowItem::Made("2".to_owned()));
+    harness.take(ShadowItem::Made { jid: "1".to_owned() });
+    harness.take(ShadowItem::Made { jid: "2".to_owned() });
     harness.salts(0, "2", "runner test.arg [a]");
     harness.take(ShadowItem::Mode { at: Micros(BEGIN + SECOND), shadow: false, started: false });
     harness.ours_prevented(2, "runner test.arg [a]", "refused by the master");
@@ -381,11 +381,8 @@ fn calls_of_salt_in_place_of_a_failed_reaction_are_reported_with_it() {
     harness.salts_call(103, "of.somewhere", "");
     harness.salts_call(150, "too.late", "");
     harness.ours_failed(300, "/srv/c.sls");
-    let results = &mut harness.results;
-    results.extend(harness.comparer.finish());
-    let words: Vec<_> = harness.results.iter().map(short).collect();
     assert_eq!(
-        words,
+        harness.results(),
         [
             "ours failed /srv/a.sls:3: no, of.a",
             "only salts 3",

@@ -7,9 +7,10 @@ use std::hash::{Hash, Hasher};
 use indexmap::IndexMap;
 
 /// A value.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub enum Value {
     /// `None`
+    #[default]
     Null,
     /// `True` or `False`
     Bool(bool),

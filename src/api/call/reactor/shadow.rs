@@ -4,7 +4,6 @@ use super::super::{Ctx, failed};
 use crate::base::clock::Micros;
 use crate::base::limits::{LIST_BYTES_MAX, REACTOR_SHADOW_SEARCH_BYTES, REACTOR_SHADOW_WINDOW};
 use crate::model::{EventFilter, SeqNo};
-use crate::reactor::master::pack;
 use crate::reactor::run::engine::Handle;
 use crate::reactor::shadow::{ShadowItem, is_of_interest, is_timely};
 use crate::wire::call::{Args, CallError};
@@ -22,19 +21,25 @@ pub(in crate::api::call) fn shadow(ctx: &Ctx, args: &Args<'_>) -> Result<Vec<u8>
     };
     let durable = ctx.store.durable();
     let mut items = Vec::new();
-    let (mut count, mut searched, mut seen) = (0, 0, None);
+    let (mut count, mut searched, mut seen, mut invalid) = (0, 0, None, None);
     while from < durable && items.len() < LIST_BYTES_MAX && searched < REACTOR_SHADOW_SEARCH_BYTES {
         let take = |row: crate::store::Followed<'_>| {
             if is_timely(row.source) {
                 seen = seen.max(Some(row.at));
             }
             for item in ShadowItem::read(&row) {
-                items.extend(pack::packed(&item.to_value()));
+                match item.packed() {
+                    Ok(bytes) => items.extend(bytes),
+                    Err(why) => invalid = Some(why),
+                }
                 count += 1;
             }
         };
         from = ctx.store.follow(is_of_interest, from, STEP_BYTES, take).map_err(failed)?;
         searched += STEP_BYTES;
+    }
+    if let Some(why) = invalid {
+        return Err(CallError::Internal(why));
     }
     let is_over = from >= durable;
     let window = ctx.reactor.as_ref().map_or(REACTOR_SHADOW_WINDOW, Handle::shadow_window);

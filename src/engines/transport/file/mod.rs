@@ -259,7 +259,7 @@ mod tests {
 
     use rustix::io::Errno;
 
-    use super::super::tests::{items, open};
+    use super::super::tests::{items, open_with};
     use super::*;
     use crate::base::clock::Clock;
     use crate::store::vfs::Disk;
@@ -302,7 +302,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = path_in(&dir);
         let options = format!("{{path: {}, mode: '0640'}}", path.display());
-        let mut file = open(&KIND, &options, &deps());
+        let mut file = open_with(&KIND, &options, &deps());
         assert_eq!(file.deliver(&items(&["a", "b"]), None), Ok(vec![]));
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
         file.reopen();
@@ -310,7 +310,7 @@ mod tests {
         drop(file);
         fs::write(&path, format!("a\nb\nc\n{}", "torn".repeat(50_000))).unwrap();
         let mut transcript = Transcript::default();
-        let mut file = open(&KIND, &options, &deps());
+        let mut file = open_with(&KIND, &options, &deps());
         assert_eq!(file.deliver(&items(&["d"]), Some(&mut transcript)), Ok(vec![]));
         assert_eq!(fs::read_to_string(&path).unwrap(), "a\nb\nc\nd\n");
         assert_eq!(transcript.request, "d\n");
@@ -322,7 +322,7 @@ mod tests {
     fn a_file_that_another_program_moved_is_created_anew() {
         let dir = tempfile::tempdir().unwrap();
         let path = path_in(&dir);
-        let mut file = open(&KIND, &format!("path: {}", path.display()), &deps());
+        let mut file = open_with(&KIND, &format!("path: {}", path.display()), &deps());
         file.deliver(&items(&["a"]), None).unwrap();
         fs::rename(&path, dir.path().join("moved")).unwrap();
         file.deliver(&items(&["b"]), None).unwrap();
@@ -335,7 +335,7 @@ mod tests {
         let path = path_in(&dir);
         let plan = Arc::new(Plan::default());
         let deps = Dependencies { fs: Arc::new(Faults::over(Arc::new(Disk), plan.clone())), ..deps() };
-        let mut file = open(&KIND, &format!("path: {}", path.display()), &deps);
+        let mut file = open_with(&KIND, &format!("path: {}", path.display()), &deps);
         file.deliver(&items(&["first"]), None).unwrap();
         plan.leave_room(Some(3));
         for _ in 0..2 {
@@ -358,9 +358,9 @@ mod tests {
     fn a_missing_directory_and_a_directory_as_file_are_errors() {
         let dir = tempfile::tempdir().unwrap();
         let missing = dir.path().join("none/out");
-        let mut file = open(&KIND, &format!("path: {}", missing.display()), &deps());
+        let mut file = open_with(&KIND, &format!("path: {}", missing.display()), &deps());
         assert!(file.deliver(&items(&["a"]), None).unwrap_err().to_string().contains("No such file"));
-        let mut file = open(&KIND, &format!("path: {}", dir.path().display()), &deps());
+        let mut file = open_with(&KIND, &format!("path: {}", dir.path().display()), &deps());
         assert!(file.check().unwrap_err().ends_with("it is not a regular file"));
         assert!((KIND.build)(&serde_json::json!({"path": "/"})).is_err());
     }
@@ -371,7 +371,7 @@ mod tests {
         let deps = deps();
         let options =
             format!("{{path: {}, rotate: {{bytes: 4, keep: 2, compress: zstd}}}}", path_in(&dir).display());
-        let mut file = open(&KIND, &options, &deps);
+        let mut file = open_with(&KIND, &options, &deps);
         for text in ["one", "two", "three", "four", "5"] {
             file.deliver(&items(&[text]), None).unwrap();
             deps.clock.wind(1_000_000);
@@ -389,7 +389,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let deps = deps();
         let options = format!("{{path: {}, rotate: {{time: 1h, compress: gzip}}}}", path_in(&dir).display());
-        let mut file = open(&KIND, &options, &deps);
+        let mut file = open_with(&KIND, &options, &deps);
         file.deliver(&items(&["one"]), None).unwrap();
         file.idle();
         assert_eq!(texts(&dir).len(), 1, "the hour is not over");
@@ -409,7 +409,7 @@ mod tests {
         let plan = Arc::new(Plan::default());
         let deps = Dependencies { fs: Arc::new(Faults::over(Arc::new(Disk), plan.clone())), ..deps() };
         let options = format!("{{path: {}, rotate: {{bytes: 1, compress: zstd}}}}", path.display());
-        let mut file = open(&KIND, &options, &deps);
+        let mut file = open_with(&KIND, &options, &deps);
         file.deliver(&items(&["a"]), None).unwrap();
         assert_eq!(texts(&dir)[1], ("out.jsonl.20261118T110640Z.zst".into(), "old\n".into()));
         plan.add(Fault::lasting(Act::Rename, Errno::IO));

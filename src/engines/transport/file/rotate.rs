@@ -17,7 +17,6 @@ use crate::config::{Invalid, within};
 use crate::model::word;
 use crate::store::vfs::{Fs, FsFile};
 
-/// When to rotate, and what to do with rotated files.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Rotation {

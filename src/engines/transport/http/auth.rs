@@ -83,7 +83,6 @@ fn sha256_prefix() -> Option<String> {
     Some("sha256=".to_owned())
 }
 
-/// Authentication with its secrets.
 pub(super) enum Signer {
     /// None.
     Open,
@@ -117,7 +116,6 @@ impl Auth {
         }
     }
 
-    /// Reads the secrets.
     pub(super) fn signer(&self, revealed: &mut Revealed) -> Result<Signer, SecretError> {
         if let Some(secret) = &self.bearer {
             return Ok(Signer::Fixed(format!("Bearer {}", revealed.secret(secret)?)));

@@ -125,7 +125,6 @@ impl Client {
         }
     }
 
-    /// A text without the secrets.
     pub(super) fn scrub(&self, text: &str) -> String {
         self.revealed.scrub(text)
     }

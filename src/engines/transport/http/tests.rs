@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 
-use super::super::tests::{items, open};
+use super::super::tests::{items, open_with};
 use super::*;
 use crate::store::vfs::Disk;
 
@@ -62,7 +62,7 @@ fn deps() -> Dependencies {
 fn deliver(options: &str, answer: String) -> (Result<Vec<Rejected>, DeliverError>, String) {
     let (port, requests) = receiver(vec![answer]);
     let options = format!("{{url: 'http://127.0.0.1:{port}/in', {options}}}");
-    let result = open(&KIND, &options, &deps()).deliver(&items(&["a", "b", "c"]), None);
+    let result = open_with(&KIND, &options, &deps()).deliver(&items(&["a", "b", "c"]), None);
     (result, requests.recv().unwrap())
 }
 
@@ -118,14 +118,14 @@ fn broken_connections_and_answers_are_sent_again() {
         assert!(matches!(result, Err(DeliverError::Retry { .. })), "{broken:?}: {result:?}");
     }
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let mut transport = open(&KIND, &format!("url: 'http://{closed}/'"), &deps());
+    let mut transport = open_with(&KIND, &format!("url: 'http://{closed}/'"), &deps());
     let error = transport.deliver(&items(&["a"]), None).unwrap_err().to_string();
     assert!(error.contains("refused"), "{error}");
     assert!(transport.check().unwrap_err().contains("does not answer"));
     // A receiver that accepts connections and never answers.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let options = format!("{{url: 'http://{}/', timeout: 1s}}", silent.local_addr().unwrap());
-    let error = open(&KIND, &options, &deps()).deliver(&items(&["a"]), None).unwrap_err().to_string();
+    let error = open_with(&KIND, &options, &deps()).deliver(&items(&["a"]), None).unwrap_err().to_string();
     assert!(error.starts_with("timeout"), "{error}");
 }
 

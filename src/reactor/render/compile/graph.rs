@@ -48,6 +48,7 @@ fn name_of(weight: Weight) -> &'static str {
 }
 
 /// A chunk in the graph. The target of a `prereq` has two nodes.
+#[derive(Default)]
 struct Node {
     /// The last criterion of the order.
     tag: String,
@@ -101,13 +102,7 @@ pub(super) fn order(mut chunks: Vec<Map>) -> Result<Vec<Map>, Refused> {
         let sls = field(chunk, "__sls__");
         let tag = tag_of(chunk);
         let node = *by_tag.entry(tag.clone()).or_insert_with(|| {
-            nodes.push(Node {
-                tag,
-                chunk: None,
-                before: IndexMap::new(),
-                after: IndexMap::new(),
-                test: None,
-            });
+            nodes.push(Node { tag, ..Node::default() });
             nodes.len() - 1
         });
         if let Some(node) = nodes.get_mut(node) {
@@ -311,13 +306,7 @@ impl Graph {
         }
         let tag =
             self.nodes.get(node).map(|node| format!("{}_|-__prereq_test__", node.tag)).unwrap_or_default();
-        self.nodes.push(Node {
-            tag,
-            chunk: None,
-            before: IndexMap::new(),
-            after: IndexMap::new(),
-            test: None,
-        });
+        self.nodes.push(Node { tag, ..Node::default() });
         let test = self.nodes.len() - 1;
         if let Some(node) = self.nodes.get_mut(node) {
             node.test = Some(test);

@@ -66,26 +66,21 @@ impl Fingerprint {
     }
 }
 
-/// A file of a reference.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub(crate) struct Found {
     /// The path as Salt shows it: for `salt://`, the path in Salt's cache.
-    pub path: String,
-    /// The file to read.
-    pub source: PathBuf,
+    pub(crate) path: String,
+    pub(crate) source: PathBuf,
     /// The `salt://` reference and environment; `None` for a local file.
-    pub remote: Option<(String, String)>,
+    pub(crate) remote: Option<(String, String)>,
 }
 
-/// A file's text with its renderers.
 #[derive(Debug)]
-pub struct Template {
-    /// The text.
-    pub text: Arc<str>,
-    /// The renderers, in order.
-    pub stages: Vec<Stage>,
+pub(crate) struct Template {
+    pub(crate) text: Arc<str>,
+    pub(crate) stages: Vec<Stage>,
     /// Log messages of each use: unknown or disallowed renderers.
-    pub notes: Vec<Note>,
+    pub(crate) notes: Vec<Note>,
     /// The compiled text.
     pub(in crate::reactor) prepared: OnceLock<Prepared>,
     /// Whether the text contains the word `grains`.
@@ -99,17 +94,17 @@ pub(in crate::reactor) type Opened = Arc<Vec<(Found, Result<Arc<Template>, Unusa
 
 impl Template {
     /// The error that prevents any rendering.
-    pub fn fault(&self) -> Option<String> {
+    pub(crate) fn fault(&self) -> Option<String> {
         self.notes.iter().find(|note| note.level == NoteLevel::Error).map(|note| note.message.clone())
     }
 
     /// Whether the text is Jinja, JSON or YAML, for which Salt renders what is not native.
-    pub fn needs_salt(&self) -> bool {
+    pub(crate) fn needs_salt(&self) -> bool {
         self.stages.iter().all(|stage| pipe::NATIVE.contains(&stage.name.as_str()))
     }
 
     /// The parts without a native implementation, as far as static analysis finds them.
-    pub fn not_native(&self, engine: &Engine, path: &str) -> &[String] {
+    pub(crate) fn not_native(&self, engine: &Engine, path: &str) -> &[String] {
         self.not_native.get_or_init(|| {
             let foreign = self.stages.iter().filter(|stage| !pipe::NATIVE.contains(&stage.name.as_str()));
             let mut found: Vec<String> =
@@ -125,9 +120,8 @@ impl Template {
     }
 }
 
-/// Why a file cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Unusable {
+pub(crate) enum Unusable {
     /// The file is empty, which is not an error.
     Empty,
     /// Salt's ERROR.
@@ -138,33 +132,30 @@ pub enum Unusable {
 
 /// Use of Salt for the file server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BeyondRoots {
+pub(crate) struct BeyondRoots {
     /// The option that requires it, with its value.
-    pub what: String,
+    pub(crate) what: String,
     /// True if files found in `roots` take precedence over other backends.
-    pub roots_first: bool,
+    pub(crate) roots_first: bool,
 }
 
-/// The options for files.
 #[derive(Debug, Clone)]
-pub struct FileSettings {
+pub(crate) struct FileSettings {
     /// The file server's directories.
-    pub roots: Roots,
+    pub(crate) roots: Roots,
     /// The default environment of `salt://`.
-    pub saltenv: String,
+    pub(crate) saltenv: String,
     /// Salt's cache directory for fetched files.
-    pub cachedir: String,
+    pub(crate) cachedir: String,
     /// Files hidden by the file server.
-    pub ignored: Vec<Glob>,
+    pub(crate) ignored: Vec<Glob>,
     /// Set if the file server has other backends than `roots`, or options without a native implementation.
-    pub beyond_roots: Option<BeyondRoots>,
-    /// Renderers.
-    pub renderers: RendererSettings,
+    pub(crate) beyond_roots: Option<BeyondRoots>,
+    pub(crate) renderers: RendererSettings,
 }
 
 impl FileSettings {
-    /// From the master's configuration.
-    pub fn of(master: &SaltMaster) -> Self {
+    pub(crate) fn of(master: &SaltMaster) -> Self {
         let owned = |name: &str| master.texts(name).into_iter().map(str::to_owned).collect::<Vec<_>>();
         let backends = owned("fileserver_backend");
         let (other_backends, has_regex) =
@@ -255,7 +246,7 @@ fn split_reference(rest: &str, saltenv: &str) -> (String, String) {
 }
 
 /// Finds the files of a reference, in order. Notes an ERROR if there are none.
-pub fn resolve(
+pub(crate) fn resolve(
     reference: &str,
     tag: &str,
     settings: &FileSettings,
@@ -306,7 +297,7 @@ fn local(reference: &str) -> Vec<String> {
 
 /// Cache of file texts, shared by all threads.
 #[derive(Debug, Default)]
-pub struct Templates {
+pub(crate) struct Templates {
     kept: Mutex<IndexMap<PathBuf, Kept>>,
     /// By reference, with the end of validity.
     trusted: Mutex<HashMap<String, (Instant, Opened)>>,
@@ -361,7 +352,7 @@ impl Templates {
     }
 
     /// The current template of a file.
-    pub fn get(&self, found: &Found, settings: &RendererSettings) -> Result<Arc<Template>, Unusable> {
+    pub(crate) fn get(&self, found: &Found, settings: &RendererSettings) -> Result<Arc<Template>, Unusable> {
         let does_not_exist = || {
             Unusable::Reported(Note::error(
                 "salt.template",

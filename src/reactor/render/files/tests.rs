@@ -1,9 +1,7 @@
 //! References and templates in temporary directories.
 
 use super::*;
-use crate::reactor::helper::salt::{NoSalt, SaltError, SaltFile, SaltRendered};
-use crate::reactor::{Client, Signature};
-use crate::wire::python::Value;
+use crate::reactor::helper::salt::{NoSalt, SaltError};
 
 fn settings(root: &Path) -> FileSettings {
     let mut roots = Roots::new();
@@ -189,24 +187,6 @@ fn an_edit_takes_effect_after_the_cache_expires() {
 struct Fetching(PathBuf, Mutex<Vec<String>>);
 
 impl Salt for Fetching {
-    fn render(&self, _: &SaltFile<'_>) -> Result<SaltRendered, SaltError> {
-        NoSalt.render(&SaltFile {
-            path: "",
-            source: Path::new(""),
-            reference: None,
-            tag: "",
-            data: &Value::Null,
-        })
-    }
-
-    fn signature(&self, client: Client, fun: &str) -> Result<Option<Signature>, SaltError> {
-        NoSalt.signature(client, fun)
-    }
-
-    fn grains(&self) -> Result<Option<Value>, SaltError> {
-        Ok(None)
-    }
-
     fn fetch(&self, reference: &str) -> Result<Option<PathBuf>, SaltError> {
         self.1.lock().push(reference.to_owned());
         let name = reference.trim_start_matches("salt://").split('?').next().unwrap();

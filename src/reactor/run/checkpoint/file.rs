@@ -33,9 +33,8 @@ use crate::model::SeqNo;
 
 const TITLE: &str = "saltcellar reactor 2";
 
-/// The state of the file.
 #[derive(Debug, Default)]
-pub struct CheckpointFile {
+pub(crate) struct CheckpointFile {
     /// Length in bytes; 0 if the file must be rewritten.
     len: u64,
     /// Bytes of its first batch.
@@ -45,9 +44,8 @@ pub struct CheckpointFile {
     cursor: SeqNo,
 }
 
-/// A write to the file.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Update {
+pub(crate) enum Update {
     /// Replace the file, with [`CheckpointFile::write_whole`].
     Whole(Checkpoint),
     /// Append at this offset, the end of the file.
@@ -59,7 +57,7 @@ const PIECE_BYTES: usize = 64 * 1024;
 
 impl CheckpointFile {
     /// The write that brings the file up to date; `None` if there are no changes.
-    pub fn update(&mut self, checkpoint: &mut Checkpoint) -> Option<Update> {
+    pub(crate) fn update(&mut self, checkpoint: &mut Checkpoint) -> Option<Update> {
         let changes = checkpoint.take_changes();
         if self.len == 0 || changes.is_none() || self.len > 2 * self.first + REACTOR_FILE_GROWTH {
             return Some(Update::Whole(checkpoint.clone()));
@@ -80,7 +78,7 @@ impl CheckpointFile {
     }
 
     /// Writes the file of a checkpoint to `put`, in pieces.
-    pub fn write_whole(
+    pub(crate) fn write_whole(
         &mut self,
         checkpoint: &Checkpoint,
         put: &mut dyn FnMut(&str) -> io::Result<()>,
@@ -120,7 +118,7 @@ impl CheckpointFile {
     }
 
     /// Notes a failed write: the content of the file is unknown.
-    pub fn failed(&mut self) {
+    pub(crate) fn failed(&mut self) {
         self.len = 0;
     }
 }
@@ -138,7 +136,7 @@ fn put_open(text: &mut String, seq: SeqNo, rule_count: u32, progress: &EventProg
 
 /// Reads the file. Fails if its cursor is past `durable`, as in a file of another store or of a later time. Returns the checkpoint and the
 /// number of ignored bytes at the end. An error names the line.
-pub fn parse(bytes: &[u8], durable: SeqNo) -> Result<(Checkpoint, usize), String> {
+pub(crate) fn parse(bytes: &[u8], durable: SeqNo) -> Result<(Checkpoint, usize), String> {
     let title = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
     if title != TITLE.as_bytes() {
         return Err(format!("line 1: expected `{TITLE}`; files of earlier releases are not supported"));
@@ -240,28 +238,32 @@ mod tests {
         RecordSummary { event: SeqNo(event), rules: rules.to_vec(), rule_count, marks: None }
     }
 
-    /// Applies the pending write; true if it was a whole file.
-    fn write(
-        file: &mut Vec<u8>,
-        checkpoint_file: &mut CheckpointFile,
-        checkpoint: &mut Checkpoint,
-    ) -> Option<bool> {
-        Some(match checkpoint_file.update(checkpoint)? {
-            Update::Whole(checkpoint) => {
-                file.clear();
-                let mut put = |text: &str| {
-                    file.extend(text.as_bytes());
-                    Ok(())
-                };
-                checkpoint_file.write_whole(&checkpoint, &mut put).unwrap();
-                true
-            }
-            Update::Append(offset, text) => {
-                assert_eq!(offset, file.len() as u64);
-                file.extend(text.into_bytes());
-                false
-            }
-        })
+    #[derive(Default)]
+    struct Written {
+        file: Vec<u8>,
+        state: CheckpointFile,
+    }
+
+    impl Written {
+        /// Applies the pending write; true if it was a whole file.
+        fn write(&mut self, checkpoint: &mut Checkpoint) -> Option<bool> {
+            Some(match self.state.update(checkpoint)? {
+                Update::Whole(checkpoint) => {
+                    self.file.clear();
+                    let mut put = |text: &str| {
+                        self.file.extend(text.as_bytes());
+                        Ok(())
+                    };
+                    self.state.write_whole(&checkpoint, &mut put).unwrap();
+                    true
+                }
+                Update::Append(offset, text) => {
+                    assert_eq!(offset, self.file.len() as u64);
+                    self.file.extend(text.into_bytes());
+                    false
+                }
+            })
+        }
     }
 
     fn checkpoint() -> Checkpoint {
@@ -273,11 +275,10 @@ mod tests {
 
     #[test]
     fn the_file_restores_the_checkpoint_after_each_batch_and_after_an_incomplete_write() {
-        let (mut checkpoint, mut checkpoint_file, mut file) =
-            (checkpoint(), CheckpointFile::default(), Vec::new());
-        assert_eq!(write(&mut file, &mut checkpoint_file, &mut checkpoint), Some(true));
-        assert_eq!(write(&mut file, &mut checkpoint_file, &mut checkpoint), None, "nothing has changed");
-        let mut states = vec![(file.len(), checkpoint.clone())];
+        let (mut checkpoint, mut written) = (checkpoint(), Written::default());
+        assert_eq!(written.write(&mut checkpoint), Some(true));
+        assert_eq!(written.write(&mut checkpoint), None, "nothing has changed");
+        let mut states = vec![(written.file.len(), checkpoint.clone())];
         let steps: [fn(&mut Checkpoint); 5] = [
             |checkpoint| [5, 6, 7].into_iter().for_each(|seq| checkpoint.opened(SeqNo(seq), 2)),
             |checkpoint| checkpoint.apply_record(SeqNo(9), &summary(6, &["a"], 2)),
@@ -297,23 +298,30 @@ mod tests {
         for (n, step) in steps.into_iter().enumerate() {
             step(&mut checkpoint);
             checkpoint.cursor = SeqNo(10 + n as u64);
-            assert_eq!(write(&mut file, &mut checkpoint_file, &mut checkpoint), Some(false));
-            states.push((file.len(), checkpoint.clone()));
+            assert_eq!(written.write(&mut checkpoint), Some(false));
+            states.push((written.file.len(), checkpoint.clone()));
         }
-        assert!(!String::from_utf8(file.clone()).unwrap().contains(" 9 "), "it was never open in the file");
-        for cut in states[0].0..=file.len() {
+        assert!(
+            !String::from_utf8(written.file.clone()).unwrap().contains(" 9 "),
+            "it was never open in the file"
+        );
+        for cut in states[0].0..=written.file.len() {
             let (len, state) = states.iter().rev().find(|(len, _)| *len <= cut).unwrap();
-            let (found, ignored) = parse(&file[..cut], END).unwrap();
+            let (found, ignored) = parse(&written.file[..cut], END).unwrap();
             assert_eq!((&found, ignored), (state, cut - len), "cut at {cut}");
         }
         // A flipped bit ends the reading, at any position.
-        for at in 0..file.len() {
-            let mut bad = file.clone();
+        for at in 0..written.file.len() {
+            let mut bad = written.file.clone();
             bad[at] ^= 1;
             match parse(&bad, END) {
                 Ok((found, ignored)) => {
                     let before = states.iter().rev().find(|(len, _)| *len <= at).unwrap();
-                    assert_eq!((&found, file.len() - ignored), (&before.1, before.0), "turned at {at}");
+                    assert_eq!(
+                        (&found, written.file.len() - ignored),
+                        (&before.1, before.0),
+                        "turned at {at}"
+                    );
                 }
                 Err(error) => assert!(at < states[0].0, "{at}: {error}"),
             }
@@ -322,53 +330,50 @@ mod tests {
 
     #[test]
     fn the_file_is_rewritten_after_growth_a_failed_write_or_a_change_of_rules() {
-        let (mut checkpoint, mut checkpoint_file, mut file) =
-            (checkpoint(), CheckpointFile::default(), Vec::new());
-        assert_eq!(write(&mut file, &mut checkpoint_file, &mut checkpoint), Some(true));
+        let (mut checkpoint, mut written) = (checkpoint(), Written::default());
+        assert_eq!(written.write(&mut checkpoint), Some(true));
         let mut wholes = 0;
         for n in 0..200_000 {
             checkpoint.cursor = SeqNo(10 + n);
-            wholes += u32::from(write(&mut file, &mut checkpoint_file, &mut checkpoint).unwrap());
-            assert!((file.len() as u64) < 2 * REACTOR_FILE_GROWTH);
+            wholes += u32::from(written.write(&mut checkpoint).unwrap());
+            assert!((written.file.len() as u64) < 2 * REACTOR_FILE_GROWTH);
         }
         assert!(wholes > 2 && wholes < 200, "{wholes}");
-        checkpoint_file.failed();
-        assert_eq!(write(&mut file, &mut checkpoint_file, &mut checkpoint), Some(true));
+        written.state.failed();
+        assert_eq!(written.write(&mut checkpoint), Some(true));
         checkpoint.set_rules(["a"].into_iter(), SeqNo(9));
-        assert_eq!(write(&mut file, &mut checkpoint_file, &mut checkpoint), Some(true));
+        assert_eq!(written.write(&mut checkpoint), Some(true));
         checkpoint.set_mode(true, SeqNo(9));
-        assert_eq!(write(&mut file, &mut checkpoint_file, &mut checkpoint), Some(true));
-        assert_eq!(parse(&file, END).unwrap(), (checkpoint, 0));
+        assert_eq!(written.write(&mut checkpoint), Some(true));
+        assert_eq!(parse(&written.file, END).unwrap(), (checkpoint, 0));
     }
 
     #[test]
     fn a_large_checkpoint_is_written_in_pieces() {
-        let (mut checkpoint, mut checkpoint_file, mut file) =
-            (checkpoint(), CheckpointFile::default(), Vec::new());
+        let (mut checkpoint, mut written) = (checkpoint(), Written::default());
         for seq in 3..20_000 {
             checkpoint.opened(SeqNo(seq), 1);
         }
         checkpoint.cursor = SeqNo(20_000);
-        assert_eq!(write(&mut file, &mut checkpoint_file, &mut checkpoint), Some(true));
-        assert!(file.len() > 2 * PIECE_BYTES);
+        assert_eq!(written.write(&mut checkpoint), Some(true));
+        assert!(written.file.len() > 2 * PIECE_BYTES);
         // A further batch continues the checksum of the pieces.
         checkpoint.forget(SeqNo(7));
-        assert_eq!(write(&mut file, &mut checkpoint_file, &mut checkpoint), Some(false));
-        assert_eq!(parse(&file, END).unwrap(), (checkpoint, 0));
+        assert_eq!(written.write(&mut checkpoint), Some(false));
+        assert_eq!(parse(&written.file, END).unwrap(), (checkpoint, 0));
     }
 
     #[test]
     fn a_cursor_past_the_end_of_the_log_is_rejected() {
-        let (mut checkpoint, mut checkpoint_file, mut file) =
-            (checkpoint(), CheckpointFile::default(), Vec::new());
+        let (mut checkpoint, mut written) = (checkpoint(), Written::default());
         checkpoint.opened(SeqNo(2), 1);
-        write(&mut file, &mut checkpoint_file, &mut checkpoint);
-        assert_eq!(parse(&file, SeqNo(3)).unwrap().0, checkpoint);
-        assert!(parse(&file, SeqNo(2)).unwrap_err().contains("past the end of the log"));
+        written.write(&mut checkpoint);
+        assert_eq!(parse(&written.file, SeqNo(3)).unwrap().0, checkpoint);
+        assert!(parse(&written.file, SeqNo(2)).unwrap_err().contains("past the end of the log"));
         checkpoint.opened(SeqNo(3), 1);
         checkpoint.cursor = SeqNo(3);
-        write(&mut file, &mut checkpoint_file, &mut checkpoint);
-        assert!(parse(&file, END).unwrap_err().contains("event 3"));
+        written.write(&mut checkpoint);
+        assert!(parse(&written.file, END).unwrap_err().contains("event 3"));
     }
 
     #[test]

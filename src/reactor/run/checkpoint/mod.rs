@@ -1,7 +1,7 @@
 //! The pending work, as a fold over the log up to a position. A start reads it from the file `REACTOR`, see [`mod@file`].
 
-pub mod file;
-pub mod open;
+pub(crate) mod file;
+pub(crate) mod open;
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,10 @@ use crate::model::SeqNo;
 
 /// The fold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Checkpoint {
+pub(crate) struct Checkpoint {
     /// Position: all entries before it are included.
-    pub cursor: SeqNo,
-    /// Events whose handling is not complete.
-    pub open: OpenEvents,
+    pub(crate) cursor: SeqNo,
+    pub(crate) open: OpenEvents,
     /// Hashes of the rules, with the first event to which each applies: events from before its configuration are ignored.
     rules: BTreeMap<u64, SeqNo>,
     /// First event whose calls are made, because Salt's reactor handled the earlier ones; `None` in shadow.
@@ -29,25 +28,25 @@ pub struct Checkpoint {
 }
 
 /// The identity of a rule in the file.
-pub fn rule_hash(rule: &str) -> u64 {
+pub(crate) fn rule_hash(rule: &str) -> u64 {
     xxh3_64(rule.as_bytes())
 }
 
 impl Checkpoint {
     /// No pending work before `cursor`.
-    pub fn at(cursor: SeqNo) -> Self {
+    pub(crate) fn at(cursor: SeqNo) -> Self {
         Self { cursor, ..Self::default() }
     }
 
     /// Opens an event that `of` rules matched. Moves the cursor past it, because a checkpoint may be written at any time.
-    pub fn opened(&mut self, event: SeqNo, rule_count: usize) {
+    pub(crate) fn opened(&mut self, event: SeqNo, rule_count: usize) {
         self.cursor = self.cursor.max(event.next());
         self.changes(event);
         self.open.insert(event, u32::try_from(rule_count).unwrap_or(u32::MAX));
     }
 
     /// Applies a record. Moves the cursor past it, because its marks must not count twice.
-    pub fn apply_record(&mut self, record: SeqNo, summary: &RecordSummary<'_>) {
+    pub(crate) fn apply_record(&mut self, record: SeqNo, summary: &RecordSummary<'_>) {
         self.cursor = self.cursor.max(record.next());
         let Some(rule_count) = self.open.of(summary.event) else { return };
         self.changes(summary.event);
@@ -79,7 +78,7 @@ impl Checkpoint {
     }
 
     /// True if the event is complete for this rule.
-    pub fn is_done(&self, event: SeqNo, rule: &str) -> bool {
+    pub(crate) fn is_done(&self, event: SeqNo, rule: &str) -> bool {
         !self.open.contains(event) || self.open.progress(event).done.contains(&rule_hash(rule))
     }
 
@@ -89,13 +88,13 @@ impl Checkpoint {
     }
 
     /// Closes an event without a record.
-    pub fn forget(&mut self, event: SeqNo) {
+    pub(crate) fn forget(&mut self, event: SeqNo) {
         self.changes(event);
         self.open.remove(event);
     }
 
     /// The events to write to the file; `None` if the whole file must be rewritten.
-    pub fn take_changes(&mut self) -> Option<Vec<SeqNo>> {
+    pub(crate) fn take_changes(&mut self) -> Option<Vec<SeqNo>> {
         let changed = std::mem::take(&mut self.changed);
         if std::mem::take(&mut self.changed_whole) {
             return None;
@@ -107,7 +106,7 @@ impl Checkpoint {
     }
 
     /// Sets the rules. New ones apply to events from `from` on. Removed ones are forgotten, so they are new when added again.
-    pub fn set_rules<'a>(&mut self, rules: impl Iterator<Item = &'a str>, from: SeqNo) {
+    pub(crate) fn set_rules<'a>(&mut self, rules: impl Iterator<Item = &'a str>, from: SeqNo) {
         let since = |rule: &str| {
             let hash = rule_hash(rule);
             (hash, self.rules.get(&hash).copied().unwrap_or(from))
@@ -119,34 +118,32 @@ impl Checkpoint {
     }
 
     /// True if a rule applies to an event. Rules added by `salt-run reactor.add` apply to all events.
-    pub fn takes(&self, rule: &str, event: SeqNo) -> bool {
+    pub(crate) fn takes(&self, rule: &str, event: SeqNo) -> bool {
         self.rules.get(&rule_hash(rule)).is_none_or(|since| event >= *since)
     }
 
     /// Sets the mode. When shadow ends, calls are made for events from `from` on.
-    pub fn set_mode(&mut self, shadow: bool, from: SeqNo) {
+    pub(crate) fn set_mode(&mut self, shadow: bool, from: SeqNo) {
         if self.acting_from.is_none() != shadow {
             (self.acting_from, self.changed_whole) = ((!shadow).then_some(from), true);
         }
     }
 
     /// The first event whose calls are made; `None` in shadow.
-    pub fn acting_from(&self) -> Option<SeqNo> {
+    pub(crate) fn acting_from(&self) -> Option<SeqNo> {
         self.acting_from
     }
 
     /// Hashes of the rules, with the first event to which each applies.
-    pub fn rules(&self) -> impl Iterator<Item = (u64, SeqNo)> + '_ {
+    pub(crate) fn rules(&self) -> impl Iterator<Item = (u64, SeqNo)> + '_ {
         self.rules.iter().map(|(rule, since)| (*rule, *since))
     }
 
-    /// Sets the mode as read from the file.
-    pub fn restore_mode(&mut self, acting_from: Option<SeqNo>) {
+    pub(crate) fn restore_mode(&mut self, acting_from: Option<SeqNo>) {
         self.acting_from = acting_from;
     }
 
-    /// Adds a rule as read from the file.
-    pub fn restore_rule(&mut self, rule: u64, since: SeqNo) {
+    pub(crate) fn restore_rule(&mut self, rule: u64, since: SeqNo) {
         self.rules.insert(rule, since);
     }
 }
@@ -168,9 +165,9 @@ mod tests {
         checkpoint.apply_record(SeqNo(9), &summary(7, &["a"], 2));
         assert!(checkpoint.open.contains(SeqNo(7)));
         checkpoint.apply_record(SeqNo(9), &summary(7, &["b"], 2));
-        assert!(checkpoint.open.is_empty());
+        assert_eq!(checkpoint.open.len(), 0);
         checkpoint.apply_record(SeqNo(9), &summary(8, &["b"], 1));
-        assert!(checkpoint.open.is_empty(), "a record without its event");
+        assert_eq!(checkpoint.open.len(), 0, "a record without its event");
     }
 
     #[test]

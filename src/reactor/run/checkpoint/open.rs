@@ -10,7 +10,7 @@ const BLOCK_BITS: u32 = 10;
 
 /// Open events, in order. An event costs 8 bytes in its block.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct OpenEvents {
+pub(crate) struct OpenEvents {
     /// High bits of the sequence number to low bits, with the number of rules that matched.
     blocks: BTreeMap<u64, Vec<(u16, u32)>>,
     len: usize,
@@ -20,13 +20,12 @@ pub struct OpenEvents {
 
 const _: () = assert!(size_of::<(u16, u32)>() == 8);
 
-/// The progress of an open event.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct EventProgress {
+pub(crate) struct EventProgress {
     /// Hashes of completed rules.
-    pub done: Vec<u64>,
+    pub(crate) done: Vec<u64>,
     /// Keys of calls that may have been made and must not be repeated; each once per start without withdrawal.
-    pub started: Vec<u64>,
+    pub(crate) started: Vec<u64>,
 }
 
 /// The key of an event's block, and of the event in it.
@@ -36,31 +35,24 @@ fn split(event: SeqNo) -> (u64, u16) {
 }
 
 impl OpenEvents {
-    /// Number of events.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// True without open events.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// Number of rules that matched an event; `None` if it is not open.
-    pub fn of(&self, event: SeqNo) -> Option<u32> {
+    pub(crate) fn of(&self, event: SeqNo) -> Option<u32> {
         let (key, low) = split(event);
         let block = self.blocks.get(&key)?;
         let at = block.binary_search_by_key(&low, |(low, _)| *low).ok()?;
         block.get(at).map(|(_, rule_count)| *rule_count)
     }
 
-    /// True if the event is open.
-    pub fn contains(&self, event: SeqNo) -> bool {
+    pub(crate) fn contains(&self, event: SeqNo) -> bool {
         self.of(event).is_some()
     }
 
     /// Opens an event that `of` rules matched.
-    pub fn insert(&mut self, event: SeqNo, rule_count: u32) {
+    pub(crate) fn insert(&mut self, event: SeqNo, rule_count: u32) {
         let (key, low) = split(event);
         let block = self.blocks.entry(key).or_default();
         let at = block.partition_point(|(other, _)| *other < low);
@@ -73,8 +65,7 @@ impl OpenEvents {
         }
     }
 
-    /// Closes an event.
-    pub fn remove(&mut self, event: SeqNo) {
+    pub(crate) fn remove(&mut self, event: SeqNo) {
         let (key, low) = split(event);
         let Some(block) = self.blocks.get_mut(&key) else { return };
         let Ok(at) = block.binary_search_by_key(&low, |(low, _)| *low) else { return };
@@ -86,27 +77,24 @@ impl OpenEvents {
         self.progress.remove(&event);
     }
 
-    /// The events, each with the number of rules that matched.
-    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (SeqNo, u32)> + '_ {
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (SeqNo, u32)> + '_ {
         self.blocks.iter().flat_map(|(key, block)| {
             let first = key << BLOCK_BITS;
             block.iter().map(move |(low, rule_count)| (SeqNo(first | u64::from(*low)), *rule_count))
         })
     }
 
-    /// The progress of an event.
-    pub fn progress(&self, event: SeqNo) -> &EventProgress {
+    pub(crate) fn progress(&self, event: SeqNo) -> &EventProgress {
         static NONE: EventProgress = EventProgress { done: Vec::new(), started: Vec::new() };
         self.progress.get(&event).unwrap_or(&NONE)
     }
 
-    /// The progress of an open event, to change it.
-    pub fn progress_mut(&mut self, event: SeqNo) -> &mut EventProgress {
+    pub(crate) fn progress_mut(&mut self, event: SeqNo) -> &mut EventProgress {
         self.progress.entry(event).or_default()
     }
 
     /// The first event with started calls.
-    pub fn first_started(&self) -> Option<SeqNo> {
+    pub(crate) fn first_started(&self) -> Option<SeqNo> {
         self.progress.iter().find(|(_, progress)| !progress.started.is_empty()).map(|(event, _)| *event)
     }
 }
@@ -134,7 +122,7 @@ mod tests {
                     model.insert(event, rule_count);
                 }
                 prop_assert_eq!(open.of(event), model.get(&event).copied());
-                prop_assert_eq!((open.len(), open.is_empty()), (model.len(), model.is_empty()));
+                prop_assert_eq!(open.len(), model.len());
                 prop_assert_eq!(open.iter().collect::<Vec<_>>(), model.clone().into_iter().collect::<Vec<_>>());
                 prop_assert_eq!(open.iter().next_back(), model.clone().pop_last());
             }

@@ -23,20 +23,19 @@ use crate::reactor::shadow::ObservedCall;
 use crate::wire::python::value::{Map, Value};
 
 /// Hash of the content of an announced event.
-pub type Key = u64;
+pub(crate) type Key = u64;
 
 /// The expected events of a runner or job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AnnouncedStart {
-    /// Its `new` event.
-    pub new: Key,
+pub(crate) struct AnnouncedStart {
+    pub(crate) new: Key,
     /// The event sent by `runner.event.send`.
-    pub sends: Option<Key>,
+    pub(crate) sends: Option<Key>,
 }
 
 /// Announcements by key, oldest first, with the depth of the announced event.
 #[derive(Debug, Default)]
-pub struct Announced {
+pub(crate) struct Announced {
     by_key: HashMap<Key, VecDeque<(Micros, u32)>>,
     /// All announcements in the order of the log, including used ones.
     order: VecDeque<(Micros, Key)>,
@@ -44,12 +43,12 @@ pub struct Announced {
 
 impl Announced {
     /// True without unused announcements.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.by_key.is_empty()
     }
 
     /// Adds an announcement; drops expired and excess ones.
-    pub fn add(&mut self, key: Key, depth: u32, at: Micros) {
+    pub(crate) fn add(&mut self, key: Key, depth: u32, at: Micros) {
         self.by_key.entry(key).or_default().push_back((at, depth));
         self.order.push_back((at, key));
         let oldest = at.before(REACTOR_ANNOUNCED_TTL);
@@ -62,20 +61,18 @@ impl Announced {
         }
     }
 
-    /// Announces the events of a runner or job.
-    pub fn add_start(&mut self, start: AnnouncedStart, depth: u32, at: Micros) {
+    pub(crate) fn add_start(&mut self, start: AnnouncedStart, depth: u32, at: Micros) {
         iter::once(start.new).chain(start.sends).for_each(|key| self.add(key, depth, at));
     }
 
-    /// Withdraws these announcements.
-    pub fn remove_start(&mut self, start: AnnouncedStart, at: Micros) {
+    pub(crate) fn remove_start(&mut self, start: AnnouncedStart, at: Micros) {
         for key in iter::once(start.new).chain(start.sends) {
             self.take(key, at);
         }
     }
 
     /// Uses up an announcement; returns its depth.
-    pub fn take(&mut self, key: Key, at: Micros) -> Option<u32> {
+    pub(crate) fn take(&mut self, key: Key, at: Micros) -> Option<u32> {
         let oldest = at.before(REACTOR_ANNOUNCED_TTL);
         while self.take_first(key, |first| first < oldest).is_some() {}
         self.take_first(key, |_| true)
@@ -148,12 +145,12 @@ fn run(fun: &str, all: &[Value]) -> AnnouncedStart {
 }
 
 /// The events of a runner call that is about to be sent. `None` for wheel functions.
-pub fn by_call(call: &ObservedCall) -> Option<AnnouncedStart> {
+pub(crate) fn by_call(call: &ObservedCall) -> Option<AnnouncedStart> {
     (call.client == "runner").then(|| run(&call.fun, call.args.as_deref().unwrap_or_default()))
 }
 
 /// The events announced by the `args` event of an orchestration.
-pub fn by_orchestration(body: &[u8]) -> Option<AnnouncedStart> {
+pub(crate) fn by_orchestration(body: &[u8]) -> Option<AnnouncedStart> {
     let body = read(body)?;
     let body = body.as_map()?;
     let text = |name: &str| body.get(name).and_then(Value::as_str);
@@ -180,14 +177,14 @@ pub fn by_orchestration(body: &[u8]) -> Option<AnnouncedStart> {
 }
 
 /// The key of a job's `new` event.
-pub fn of_job(body: &[u8]) -> Option<Key> {
+pub(crate) fn of_job(body: &[u8]) -> Option<Key> {
     let body = read(body)?;
     let body = body.as_map()?;
     Some(job_key(body.get("fun")?.as_str()?, body))
 }
 
 /// The keys of a runner's `new` event and of the event that it sends.
-pub fn of_run(body: &[u8]) -> Option<AnnouncedStart> {
+pub(crate) fn of_run(body: &[u8]) -> Option<AnnouncedStart> {
     let body = read(body)?;
     let body = body.as_map()?;
     let fun = body.get("fun")?.as_str()?.strip_prefix("runner.")?;
@@ -196,7 +193,7 @@ pub fn of_run(body: &[u8]) -> Option<AnnouncedStart> {
 }
 
 /// The key of an event.
-pub fn of_event(tag: &[u8], body: &[u8]) -> Option<Key> {
+pub(crate) fn of_event(tag: &[u8], body: &[u8]) -> Option<Key> {
     let body = read(body)?;
     Some(event_key(std::str::from_utf8(tag).ok()?, body.as_map()?))
 }

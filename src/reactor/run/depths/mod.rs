@@ -3,7 +3,7 @@
 //! The depth of an event is the length of the chain of reactions that led to it. The log alone determines it: records of reactions name
 //! their jobs, and announcements ([`announced`]) and `__pub_jid` extend the chain.
 
-pub mod announced;
+pub(crate) mod announced;
 
 use std::collections::{HashMap, VecDeque};
 
@@ -18,7 +18,7 @@ use crate::base::limits::{
 };
 use crate::model::Kind;
 use crate::reactor::latest::LatestByJid;
-use crate::reactor::master::{Call, Cmd};
+use crate::reactor::master::{Call, Client};
 use crate::reactor::shadow::ObservedCall;
 use crate::store::{Followed, StoreError};
 use crate::wire::msgpack::{as_text, get};
@@ -30,14 +30,14 @@ use crate::reactor::master::REACTOR_USER;
 
 /// The depths of jobs, the latest [`REACTOR_DEPTHS_MAX`].
 #[derive(Debug, Default)]
-pub struct JobDepths {
+pub(crate) struct JobDepths {
     depths: LatestByJid<u32, REACTOR_DEPTHS_MAX>,
     announced: Announced,
 }
 
 impl JobDepths {
     /// Notes a job of a reaction to an event of this depth.
-    pub fn note(&mut self, jid: &str, depth: u32) {
+    pub(crate) fn note(&mut self, jid: &str, depth: u32) {
         self.set(jid, depth.saturating_add(1));
     }
 
@@ -48,26 +48,25 @@ impl JobDepths {
     }
 
     /// The depth of events of a job; 0 for unknown jobs.
-    pub fn depth(&self, jid: &str) -> u32 {
+    pub(crate) fn depth(&self, jid: &str) -> u32 {
         self.depths.get(jid).copied().unwrap_or(0)
     }
 
     /// Announces a runner that a reaction to an event of this depth is about to call.
-    pub fn announce(&mut self, call: &ObservedCall, depth: u32, now: Micros) {
+    pub(crate) fn announce(&mut self, call: &ObservedCall, depth: u32, now: Micros) {
         if let Some(start) = announced::by_call(call) {
             self.announced.add_start(start, depth.saturating_add(1), now);
         }
     }
 
-    /// Withdraws the announcement of a runner that was not called.
-    pub fn withdraw(&mut self, call: &ObservedCall, now: Micros) {
+    pub(crate) fn withdraw(&mut self, call: &ObservedCall, now: Micros) {
         if let Some(start) = announced::by_call(call) {
             self.announced.remove_start(start, now);
         }
     }
 
     /// Evaluates a bus entry about jobs and runner calls that others started.
-    pub fn follow(&mut self, row: &Followed<'_>) {
+    pub(crate) fn follow(&mut self, row: &Followed<'_>) {
         let is_run = row.tag.starts_with(b"salt/run/");
         if !is_run && (self.announced.is_empty() || !row.tag.starts_with(b"salt/job/")) {
             return;
@@ -102,7 +101,7 @@ impl JobDepths {
     }
 
     /// The depth of an event: from its job, from the job that its data names, or from an announcement.
-    pub fn depth_of(&mut self, row: &Followed<'_>) -> u32 {
+    pub(crate) fn depth_of(&mut self, row: &Followed<'_>) -> u32 {
         let of_data = |data: &[u8]| get(data, "__pub_jid").and_then(as_text).map_or(0, |jid| self.depth(jid));
         let mut depth = self.depth(row.jid);
         if memchr::memmem::find(row.body, b"__pub_jid").is_some() {
@@ -118,15 +117,15 @@ impl JobDepths {
 }
 
 /// The jid in the announcements of an orchestration; `None` for other calls.
-pub fn orchestration_jid(call: &Call) -> Option<&str> {
+pub(crate) fn orchestration_jid(call: &Call) -> Option<&str> {
     call.load.get("kwarg")?.as_map()?.get("kwarg")?.as_map()?.get(ORCHESTRATION_JID)?.as_str()
 }
 
 /// Sets that jid in a call of an orchestration, as `salt-run` does. Otherwise the master generates one, which cannot be linked to the
 /// runner call.
-pub fn name_orchestration(call: &mut Call, jid: impl FnOnce() -> String) {
+pub(crate) fn name_orchestration(call: &mut Call, jid: impl FnOnce() -> String) {
     let is_orchestration = matches!(call.fun.as_str(), "state.orchestrate" | "state.orch" | "state.sls");
-    if call.cmd != Cmd::Runner || !is_orchestration {
+    if call.client != Client::Runner || !is_orchestration {
         return;
     }
     let Some(Value::Map(both)) = call.load.get_mut("kwarg") else { return };
@@ -196,7 +195,7 @@ impl Shared {
 /// Calls of runners and wheel functions by any reactor. A call is foreign if the master's answer to one of ours does not have its jid; that
 /// answer may come later than the event.
 #[derive(Debug, Default)]
-pub struct ForeignCalls {
+pub(crate) struct ForeignCalls {
     waiting: VecDeque<(Micros, String, String)>,
     seen: Option<(Micros, String)>,
     /// Until then calls are ignored: an answer to one of ours may be lost, or may have come before the start.
@@ -204,21 +203,20 @@ pub struct ForeignCalls {
 }
 
 impl ForeignCalls {
-    /// Adds a call by a reactor.
-    pub fn note(&mut self, jid: &str, fun: &str, now: Micros) {
+    pub(crate) fn note(&mut self, jid: &str, fun: &str, now: Micros) {
         if now >= self.quiet_until && self.waiting.len() < REACTOR_FOREIGN_CALLS_MAX {
             self.waiting.push_back((now, jid.to_owned(), fun.to_owned()));
         }
     }
 
     /// Ignores calls for a while, because they may be our own without a known answer.
-    pub fn suspend(&mut self, now: Micros) {
+    pub(crate) fn suspend(&mut self, now: Micros) {
         self.quiet_until = now.after(REACTOR_FOREIGN_CALL_GRACE);
         self.waiting.clear();
     }
 
     /// Checks the calls to which the master had enough time to answer.
-    pub fn settle(&mut self, job_depths: &JobDepths, now: Micros) {
+    pub(crate) fn settle(&mut self, job_depths: &JobDepths, now: Micros) {
         while let Some((at, jid, fun)) = self.waiting.pop_front() {
             if now < at.after(REACTOR_FOREIGN_CALL_GRACE) {
                 return self.waiting.push_front((at, jid, fun));
@@ -230,13 +228,13 @@ impl ForeignCalls {
     }
 
     /// The latest call of another reactor, if it was recent.
-    pub fn seen(&self, now: Micros) -> Option<(Micros, String)> {
+    pub(crate) fn seen(&self, now: Micros) -> Option<(Micros, String)> {
         self.seen.clone().filter(|(at, _)| now < at.after(REACTOR_FOREIGN_CALL_TTL))
     }
 }
 
 /// True if the data names a reactor as its cause. As in Salt: `user` at the top level, compared exactly.
-pub fn is_by_reactor(body: &[u8]) -> bool {
+pub(crate) fn is_by_reactor(body: &[u8]) -> bool {
     memchr::memmem::find(body, REACTOR_USER.as_bytes()).is_some()
         && get(body, "user").and_then(as_text) == Some(REACTOR_USER)
 }

@@ -25,23 +25,21 @@
 //! repeated, `back` a call that was certainly not made. Both lack the flag of a reaction, so they are not part of the history. All other
 //! records are, one per event and group of rules.
 
-pub mod recorder;
-pub mod replay;
+pub(crate) mod recorder;
+pub(crate) mod replay;
 
-use super::{Action, Event, PlannedCall, ReactionPlan};
+use super::{Event, PlannedCall, ReactionPlan};
 use crate::base::clock::Micros;
 use crate::base::limits::{
     REACTOR_CHUNKS_BYTES_MAX, REACTOR_NAMES_MAX, REACTOR_RESULT_BYTES_MAX, REACTOR_TEXT_BYTES_MAX,
 };
 use crate::model::{Batch, Entry, Flags, Kind, Location, REACTION_TAG, ReactionFailure, SeqNo, Source};
-use crate::reactor::master::{Answer, Cmd, pack};
+use crate::reactor::master::{Answer, pack};
 use crate::wire::msgpack::{Writer, as_bool, as_int, as_text, elements, get};
-use crate::wire::python::value::{Map, Value};
+use crate::wire::python::value::Value;
 
-/// The final state of a reaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ReactionState {
-    /// All calls were made.
+pub(crate) enum ReactionState {
     Done,
     /// Rendering failed, and no call was made; can be replayed.
     Failed,
@@ -53,10 +51,8 @@ pub enum ReactionState {
     Skipped(&'static str),
 }
 
-/// The outcome of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum CallOutcome {
-    /// The master accepted it.
+pub(crate) enum CallOutcome {
     Answered(Answer),
     /// It ran here, successfully if `retcode` is 0.
     Ran {
@@ -76,51 +72,38 @@ pub enum CallOutcome {
     Unknown(String),
 }
 
-/// A call in a record.
 #[derive(Debug, Clone, PartialEq)]
-pub struct CallRecord {
-    /// The call.
-    pub call: PlannedCall,
+pub(crate) struct CallRecord {
+    pub(crate) call: PlannedCall,
     /// Its jid; empty if the master chooses it.
-    pub jid: String,
-    /// Number of tries.
-    pub tries: u32,
+    pub(crate) jid: String,
+    pub(crate) tries: u32,
     /// Time of the last try.
-    pub sent: Micros,
+    pub(crate) sent: Micros,
     /// Duration of the last try.
-    pub took_us: i64,
-    /// Its outcome.
-    pub outcome: CallOutcome,
+    pub(crate) took_us: i64,
+    pub(crate) outcome: CallOutcome,
 }
 
-/// The record of a reaction.
 #[derive(Debug, Clone)]
-pub struct Record {
-    /// The event.
-    pub event: Event,
-    /// The rules.
-    pub rules: Vec<std::sync::Arc<str>>,
-    /// Number of rules that matched the event.
-    pub rule_count: usize,
-    /// The final state.
-    pub state: ReactionState,
+pub(crate) struct Record {
+    pub(crate) event: Event,
+    pub(crate) rules: Vec<std::sync::Arc<str>>,
+    pub(crate) rule_count: usize,
+    pub(crate) state: ReactionState,
     /// Time of the first turn.
-    pub started_at: Micros,
-    /// Time of the end.
-    pub ended: Micros,
-    /// The rendered result.
-    pub plan: ReactionPlan,
-    /// The calls with their outcomes.
-    pub calls: Vec<CallRecord>,
+    pub(crate) started_at: Micros,
+    pub(crate) ended: Micros,
+    pub(crate) plan: ReactionPlan,
+    pub(crate) calls: Vec<CallRecord>,
     /// The record that this one replays.
-    pub replay: Option<SeqNo>,
+    pub(crate) replay: Option<SeqNo>,
     /// Length of the chain of reactions that led to the event.
-    pub depth: u32,
+    pub(crate) depth: u32,
 }
 
 impl Record {
-    /// A record of a skipped event.
-    pub fn skipped(
+    pub(crate) fn skipped(
         event: Event,
         rules: Vec<std::sync::Arc<str>>,
         rule_count: usize,
@@ -142,7 +125,7 @@ impl Record {
     }
 
     /// The entry, in its own batch.
-    pub fn batch(&self, now: Micros) -> Batch {
+    pub(crate) fn batch(&self, now: Micros) -> Batch {
         entry(&self.event, Flags::REACTION, now, &self.body())
     }
 
@@ -218,7 +201,7 @@ impl Record {
 
 /// A mark of a call that must not be repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mark {
+pub(crate) enum Mark {
     /// The call is about to be made.
     Started,
     /// The call was certainly not made: cancels one `Started` of the same call.
@@ -226,7 +209,7 @@ pub enum Mark {
 }
 
 /// The entry of a mark; `key` is the call's [`call_key`].
-pub fn mark(
+pub(crate) fn mark(
     event: &Event,
     rules: &[std::sync::Arc<str>],
     rule_count: usize,
@@ -272,50 +255,18 @@ fn entry(event: &Event, flags: Flags, now: Micros, body: &[u8]) -> Batch {
 }
 
 /// The identity of a call within its event.
-pub fn call_key(planned: &PlannedCall) -> u64 {
-    let (fun, client) = match &planned.action {
-        Action::Master(call) => (call.fun.as_str(), call.cmd.name()),
-        Action::Caller { fun, .. } => (fun.as_str(), "caller"),
-    };
-    xxhash_rust::xxh3::xxh3_64([client, fun, &planned.id, &planned.sls].join("\0").as_bytes())
-}
-
-/// The client: `local`, `runner`, `wheel` or `caller`.
-pub fn client(action: &Action) -> &'static str {
-    match action {
-        Action::Master(call) => match call.cmd {
-            Cmd::Publish => "local",
-            Cmd::Runner => "runner",
-            Cmd::Wheel => "wheel",
-        },
-        Action::Caller { .. } => "caller",
-    }
-}
-
-/// The target as text; empty for calls without a target.
-pub fn target(action: &Action) -> String {
-    let Action::Master(call) = action else { return String::new() };
-    match call.load.get("tgt") {
-        Some(Value::Str(text)) => text.clone(),
-        Some(Value::List(items)) => items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(","),
-        _ => String::new(),
-    }
+pub(crate) fn call_key(planned: &PlannedCall) -> u64 {
+    let PlannedCall { id, sls, request } = planned;
+    xxhash_rust::xxh3::xxh3_64([request.service(), &request.fun, id, sls].join("\0").as_bytes())
 }
 
 fn put_call(w: &mut Writer, made: &CallRecord) {
-    let planned = &made.call;
-    let (fun, load) = match &planned.action {
-        Action::Master(call) => (&call.fun, Value::Map(call.load.clone())),
-        Action::Caller { fun, args, kwargs } => {
-            let load = [("args", Value::List(args.clone())), ("kwargs", kwargs.clone())];
-            (fun, Value::Map(load.into_iter().map(|(k, v)| (k.into(), v)).collect::<Map>()))
-        }
-    };
-    let load = pack::packed(&load);
+    let PlannedCall { id, sls, request } = &made.call;
+    let load = pack::packed(&Value::Map(request.load.clone()));
     let (outcome, more) = outcome_name(&made.outcome);
     w.map(11 + more);
-    w.str("id").str(&planned.id).str("sls").str(&planned.sls).str("client").str(client(&planned.action));
-    w.str("fun").str(fun).str("tgt").str(&target(&planned.action)).str("load");
+    w.str("id").str(id).str("sls").str(sls).str("client").str(request.client.name());
+    w.str("fun").str(&request.fun).str("tgt").str(&request.target()).str("load");
     if load.len() <= REACTOR_CHUNKS_BYTES_MAX {
         w.raw(&load)
     } else {
@@ -397,14 +348,12 @@ fn cut(text: &str, room: usize) -> (&str, bool) {
     (text.get(..end).unwrap_or_default(), false)
 }
 
-/// Jids of the calls in a record.
-pub fn jids(body: &[u8]) -> impl Iterator<Item = &str> {
+pub(crate) fn jids(body: &[u8]) -> impl Iterator<Item = &str> {
     let calls = elements(get(body, "calls").unwrap_or_default());
     calls.filter_map(|call| as_text(get(call, "jid")?)).filter(|jid| !jid.is_empty())
 }
 
-/// The failures in a record.
-pub fn failures(body: &[u8]) -> Vec<ReactionFailure> {
+pub(crate) fn failures(body: &[u8]) -> Vec<ReactionFailure> {
     let one = |failure| {
         let text = |key| get(failure, key).and_then(as_text).unwrap_or_default().to_owned();
         let line = get(failure, "line").and_then(as_int).and_then(|line| u32::try_from(line).ok());
@@ -415,7 +364,7 @@ pub fn failures(body: &[u8]) -> Vec<ReactionFailure> {
 }
 
 /// The option of a rule for a record's `why`; `None` for other reasons.
-pub fn option_of(why: &str) -> Option<&'static str> {
+pub(crate) fn option_of(why: &str) -> Option<&'static str> {
     match why {
         "once" => Some("once_per"),
         "quiet" => Some("debounce"),
@@ -426,7 +375,7 @@ pub fn option_of(why: &str) -> Option<&'static str> {
 }
 
 /// Arrival of a record's event, if the event counted for a rule with `once_per`.
-pub fn counted_once(body: &[u8], rule: &str) -> Option<Micros> {
+pub(crate) fn counted_once(body: &[u8], rule: &str) -> Option<Micros> {
     let is_of =
         |rule: &str| elements(get(body, "rules").unwrap_or_default()).any(|one| as_text(one) == Some(rule));
     // These were skipped before they could count.
@@ -436,7 +385,7 @@ pub fn counted_once(body: &[u8], rule: &str) -> Option<Micros> {
 }
 
 /// The jobs and orchestrations of a record, each with the depth of the record's event.
-pub fn jobs_of(body: &[u8]) -> impl Iterator<Item = (&str, u32)> {
+pub(crate) fn jobs_of(body: &[u8]) -> impl Iterator<Item = (&str, u32)> {
     let depth = get(body, "depth").and_then(as_int).and_then(|depth| u32::try_from(depth).ok()).unwrap_or(0);
     let jids = |call| {
         let load = get(call, "load").and_then(|load| get(load, "kwarg"));
@@ -448,19 +397,16 @@ pub fn jobs_of(body: &[u8]) -> impl Iterator<Item = (&str, u32)> {
 
 /// The part of a record that the checkpoint needs.
 #[derive(Debug, PartialEq, Eq)]
-pub struct RecordSummary<'a> {
-    /// The event.
-    pub event: SeqNo,
-    /// Its rules.
-    pub rules: Vec<&'a str>,
-    /// Number of rules that matched the event.
-    pub rule_count: usize,
+pub(crate) struct RecordSummary<'a> {
+    pub(crate) event: SeqNo,
+    pub(crate) rules: Vec<&'a str>,
+    pub(crate) rule_count: usize,
     /// Marks of calls; a record with marks closes no event.
-    pub marks: Option<Vec<(Mark, u64)>>,
+    pub(crate) marks: Option<Vec<(Mark, u64)>>,
 }
 
 /// Reads a record. `None` for other entries, and for replays, which neither open nor close events.
-pub fn read_summary(body: &[u8]) -> Option<RecordSummary<'_>> {
+pub(crate) fn read_summary(body: &[u8]) -> Option<RecordSummary<'_>> {
     if get(body, "replay").is_some() {
         return None;
     }

@@ -11,28 +11,24 @@ use crate::base::metrics::Metrics;
 use crate::model::Batch;
 use crate::store::Intake;
 
-/// Sends records to the store.
-pub struct Recorder {
+pub(crate) struct Recorder {
     /// `None` once the daemon stops, so that the store can stop.
     intake: Mutex<Option<Intake>>,
     /// Rejected or failed records.
     waiting: Arc<Mutex<Vec<Arc<Batch>>>>,
-    /// Redacts secrets.
     clean: Clean,
     metrics: Arc<Metrics>,
 }
 
-/// Redacts secrets in a record.
-pub type Clean = Arc<dyn Fn(Batch) -> Batch + Send + Sync>;
+pub(crate) type Clean = Arc<dyn Fn(Batch) -> Batch + Send + Sync>;
 
 impl Recorder {
-    /// A recorder without waiting records.
-    pub fn new(intake: Intake, clean: Clean, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn new(intake: Intake, clean: Clean, metrics: Arc<Metrics>) -> Self {
         Self { intake: Mutex::new(Some(intake)), waiting: Arc::default(), clean, metrics }
     }
 
     /// Writes a record without waiting. Its event stays open until the record is in the log.
-    pub fn write(&self, batch: Batch) {
+    pub(crate) fn write(&self, batch: Batch) {
         self.offer(Arc::new((self.clean)(batch)));
     }
 
@@ -51,7 +47,7 @@ impl Recorder {
     }
 
     /// Writes a record and waits until it is on disk.
-    pub fn write_and_wait(&self, batch: Batch) -> Result<(), String> {
+    pub(crate) fn write_and_wait(&self, batch: Batch) -> Result<(), String> {
         let stopping = || "the daemon is stopping".to_owned();
         let intake = self.intake.lock().clone().ok_or_else(stopping)?;
         let (sender, receiver) = sync_channel(1);
@@ -64,7 +60,7 @@ impl Recorder {
     }
 
     /// Offers rejected records again.
-    pub fn retry(&self) {
+    pub(crate) fn retry(&self) {
         let waiting = std::mem::take(&mut *self.waiting.lock());
         for batch in waiting {
             self.offer(batch);
@@ -72,12 +68,12 @@ impl Recorder {
     }
 
     /// True if so many records wait that no reaction should start.
-    pub fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.waiting.lock().len() >= REACTOR_RECORDS_MAX
     }
 
     /// Stops writing. The events of waiting records stay open.
-    pub fn close(&self, timeout: Duration) {
+    pub(crate) fn close(&self, timeout: Duration) {
         let until = std::time::Instant::now() + timeout;
         while !self.waiting.lock().is_empty() && std::time::Instant::now() < until {
             self.retry();

@@ -5,65 +5,52 @@ use std::sync::Arc;
 use super::call_key;
 use crate::base::clock::Micros;
 use crate::model::SeqNo;
-use crate::reactor::master::{Call, Cmd, pack};
+use crate::reactor::master::{Call, Client, pack};
 use crate::reactor::run::engine::Handle;
 use crate::reactor::run::scheduler::{Task, TaskProgress};
-use crate::reactor::run::{Action, Event, PlannedCall, ReactionPlan};
+use crate::reactor::run::{Event, PlannedCall, ReactionPlan};
 use crate::store::StoredEntry;
 use crate::wire::python::value::{Map, Value};
 
-/// Why a reaction is not replayed.
 #[derive(Debug, thiserror::Error)]
-pub enum ReplayError {
-    /// The entry is not a record of a reaction.
+pub(crate) enum ReplayError {
     #[error("entry {0} is not a reaction")]
     NotAReaction(SeqNo),
-    /// All calls were made.
     #[error(
         "reaction {0} has no dead-lettered call; --all repeats every call, --render renders the event again"
     )]
     NothingDeadLettered(SeqNo),
-    /// The record lacks the call, because it was too large.
     #[error(
         "the record of reaction {0} lacks the calls, because they were too large; --render renders the event again"
     )]
     TooLarge(SeqNo),
-    /// Retention has deleted the event.
     #[error("event {0} is no longer in the log")]
     EventGone(SeqNo),
-    /// No current rule matches the event.
     #[error("no current rule matches event {0}")]
     NoRule(SeqNo),
-    /// The log could not be read.
     #[error(transparent)]
     Store(#[from] crate::store::StoreError),
 }
 
-/// The extent of a replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Replayed {
-    /// This many calls are made.
+pub(crate) enum Replayed {
     Calls(usize),
-    /// This many rules are rendered.
     Rules(usize),
 }
 
-/// The parts of a record that a replay needs.
 struct ReplaySource {
     event: Event,
     rules: Vec<Arc<str>>,
     rule_count: usize,
-    /// The calls, and whether each was dead-lettered.
     calls: Vec<(PlannedCall, bool)>,
     whole: bool,
-    /// True if a part failed to render.
     failed: bool,
 }
 
 impl Handle {
     /// Makes the dead-lettered calls of a record, or `all` of its calls. If a part failed to render, it renders the record's rules again
     /// and omits the calls that were made.
-    pub fn replay(&self, record: &StoredEntry, all: bool) -> Result<Replayed, ReplayError> {
+    pub(crate) fn replay(&self, record: &StoredEntry, all: bool) -> Result<Replayed, ReplayError> {
         let source = read(record).ok_or(ReplayError::NotAReaction(record.seq))?;
         if source.failed {
             let made = source.calls.iter().filter(|(_, dead_lettered)| !dead_lettered && !all);
@@ -98,7 +85,7 @@ impl Handle {
     }
 
     /// Renders an event again with all current rules.
-    pub fn replay_event(&self, seq: SeqNo) -> Result<Replayed, ReplayError> {
+    pub(crate) fn replay_event(&self, seq: SeqNo) -> Result<Replayed, ReplayError> {
         self.render_again(seq, seq, None, &[])
     }
 
@@ -152,9 +139,8 @@ fn read(record: &StoredEntry) -> Option<ReplaySource> {
         seq: SeqNo(u64::try_from(number("event")?).ok()?),
         at: Micros(number("at")?),
         tag: tag.to_owned(),
-        body: Arc::default(),
         minion: record.minion.clone(),
-        has_key: false,
+        ..Event::default()
     };
     let rules = map.get("rules")?.as_list()?.iter().filter_map(Value::as_str).map(Into::into).collect();
     let failed = map.get("failures").and_then(Value::as_list).is_some_and(|failures| !failures.is_empty());
@@ -171,21 +157,8 @@ fn read(record: &StoredEntry) -> Option<ReplaySource> {
 
 fn planned_call(call: &Map) -> Option<(PlannedCall, bool)> {
     let text = |key: &str| call.get(key).and_then(Value::as_str).map(str::to_owned);
-    let (fun, load) = (text("fun")?, call.get("load")?.as_map()?.clone());
-    let cmd = match text("client")?.as_str() {
-        "local" => Some(Cmd::Publish),
-        "runner" => Some(Cmd::Runner),
-        "wheel" => Some(Cmd::Wheel),
-        _ => None,
-    };
-    let action = match cmd {
-        Some(cmd) => Action::Master(Call { cmd, fun, load }),
-        None => Action::Caller {
-            fun,
-            args: load.get("args")?.as_list()?.to_vec(),
-            kwargs: load.get("kwargs")?.clone(),
-        },
-    };
+    let (client, load) = (Client::named(&text("client")?)?, call.get("load")?.as_map()?.clone());
+    let request = Call { client, fun: text("fun")?, load };
     let dead_lettered = matches!(text("outcome")?.as_str(), "dead" | "unknown" | "shadowed");
-    Some((PlannedCall { id: text("id")?, sls: text("sls")?, action }, dead_lettered))
+    Some((PlannedCall { id: text("id")?, sls: text("sls")?, request }, dead_lettered))
 }

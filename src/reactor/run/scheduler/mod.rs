@@ -8,10 +8,10 @@
 //!
 //! No clock inside: the caller passes the time.
 
-pub mod admit;
-pub mod queues;
-pub mod runners;
-pub mod throttle;
+pub(crate) mod admit;
+pub(crate) mod queues;
+pub(crate) mod runners;
+pub(crate) mod throttle;
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -30,104 +30,87 @@ use crate::base::limits::{REACTOR_BODIES_BYTES, REACTOR_TASKS_MAX, REACTOR_WAITI
 use crate::model::{ReactorSettings, RuleOptions, RuleOrder, secret_seed};
 
 /// An event with a set of matching rules.
-#[derive(Debug)]
-pub struct Task {
+#[derive(Debug, Default)]
+pub(crate) struct Task {
     /// The event. Its body is empty in a replay of calls.
-    pub event: Event,
-    /// The rules.
-    pub rules: Vec<Arc<str>>,
+    pub(crate) event: Event,
+    pub(crate) rules: Vec<Arc<str>>,
     /// Number of rules that matched the event, including those of other tasks.
-    pub rule_count: usize,
+    pub(crate) rule_count: usize,
     /// Index of the first of `rules` among those.
-    pub rule_index: usize,
-    /// The options of the rules.
-    pub options: Arc<RuleOptions>,
+    pub(crate) rule_index: usize,
+    pub(crate) options: Arc<RuleOptions>,
     /// Length of the chain of reactions that led to the event.
-    pub depth: u32,
+    pub(crate) depth: u32,
     /// Keys of the calls that were started before the daemon's last start.
-    pub started_calls: Vec<u64>,
+    pub(crate) started_calls: Vec<u64>,
     /// True if the daemon was restarted since the event arrived.
-    pub resumed: bool,
+    pub(crate) resumed: bool,
     /// The record that this task replays.
-    pub replay: Option<SeqNo>,
+    pub(crate) replay: Option<SeqNo>,
     /// Keys of the calls that the replayed record had made.
-    pub already_made: Vec<u64>,
+    pub(crate) already_made: Vec<u64>,
     /// In shadow: why the task would be skipped. It is rendered anyway, to explain calls that only Salt's reactor makes.
-    pub skipped: Option<&'static str>,
+    pub(crate) skipped: Option<&'static str>,
     /// Its state; `None` before its first turn.
-    pub progress: Option<Box<TaskProgress>>,
+    pub(crate) progress: Option<Box<TaskProgress>>,
 }
 
 impl Task {
-    /// A task for an event that has just arrived.
-    pub fn new(event: Event, rules: Vec<Arc<str>>, rule_count: usize, options: Arc<RuleOptions>) -> Self {
-        Self {
-            event,
-            rules,
-            rule_count,
-            rule_index: 0,
-            options,
-            depth: 0,
-            started_calls: Vec::new(),
-            resumed: false,
-            replay: None,
-            already_made: Vec::new(),
-            skipped: None,
-            progress: None,
-        }
+    pub(crate) fn new(
+        event: Event,
+        rules: Vec<Arc<str>>,
+        rule_count: usize,
+        options: Arc<RuleOptions>,
+    ) -> Self {
+        Self { event, rules, rule_count, options, ..Self::default() }
     }
 }
 
-/// The state of a task in progress.
 #[derive(Debug)]
-pub struct TaskProgress {
+pub(crate) struct TaskProgress {
     /// Time of its first turn.
-    pub started_at: Micros,
-    /// The rendered calls.
-    pub plan: ReactionPlan,
-    /// The finished calls.
-    pub made: Vec<CallRecord>,
+    pub(crate) started_at: Micros,
+    pub(crate) plan: ReactionPlan,
+    pub(crate) made: Vec<CallRecord>,
     /// Number of tries of the next call.
-    pub tries: u32,
+    pub(crate) tries: u32,
     /// True if an earlier try of the next call may have reached the master.
-    pub maybe_sent: bool,
+    pub(crate) maybe_sent: bool,
     /// True if the log has a mark that the next call was started.
-    pub start_recorded: bool,
+    pub(crate) start_recorded: bool,
     /// End of the log when the next call was first sent.
-    pub since: SeqNo,
+    pub(crate) since: SeqNo,
     /// Set if the next call was sent, has no answer, and must not be sent again.
-    pub unanswered: Option<Unanswered>,
+    pub(crate) unanswered: Option<Unanswered>,
 }
 
 /// A call that was sent once and has no answer.
 #[derive(Debug)]
-pub struct Unanswered {
-    /// Why there is no answer.
-    pub why: String,
+pub(crate) struct Unanswered {
+    pub(crate) why: String,
     /// End of the search for proof of execution in the log.
-    pub until: Micros,
+    pub(crate) until: Micros,
     /// End of the log at that time; the search ends when the log has been read up to it.
-    pub end: Option<SeqNo>,
+    pub(crate) end: Option<SeqNo>,
 }
 
 impl TaskProgress {
-    /// The state of an event that has just been rendered.
-    pub fn of(event: &Event, started_at: Micros, plan: ReactionPlan, maybe_sent: bool) -> Self {
+    pub(crate) fn of(event: &Event, started_at: Micros, plan: ReactionPlan, maybe_sent: bool) -> Self {
         let (made, since) = (Vec::new(), event.seq);
         Self { started_at, plan, made, tries: 0, maybe_sent, start_recorded: false, since, unanswered: None }
     }
 
     /// Adds a finished call. After a restart the next one may have been tried, too.
-    pub fn finish_call(&mut self, made: CallRecord, task: &Task) {
+    pub(crate) fn finish_call(&mut self, made: CallRecord, task: &Task) {
         self.made.push(made);
         (self.tries, self.maybe_sent, self.start_recorded) = (0, task.resumed, false);
         (self.since, self.unanswered) = (task.event.seq, None);
     }
 }
 
-/// The next action of a worker.
 #[derive(Debug)]
-pub enum NextAction {
+pub(crate) enum NextAction {
     /// Handle this item; then call [`Scheduler::done`], or return the item.
     Run(QueueItem, Slot),
     /// Nothing to do until that time, or until something changes.
@@ -136,21 +119,20 @@ pub enum NextAction {
 
 /// The queue that an item was taken from.
 #[derive(Debug)]
-pub struct Slot {
+pub(crate) struct Slot {
     id: u32,
     key: u64,
     /// Its rules when the item was queued.
-    pub rules: RuleSet,
+    pub(crate) rules: RuleSet,
     /// Their current options.
-    pub options: Arc<RuleOptions>,
+    pub(crate) options: Arc<RuleOptions>,
 }
 
 /// The rules of a debounced event, and the hash of its minion.
 type DebounceKey = (RuleSet, u64);
 
-/// Pending events and throttles.
 #[derive(Debug, Default)]
-pub struct Scheduler {
+pub(crate) struct Scheduler {
     settings: Arc<ReactorSettings>,
     ids: HashMap<RuleSet, u32>,
     queues: BTreeMap<u32, RuleQueues>,
@@ -163,8 +145,7 @@ pub struct Scheduler {
     debounce_due: BTreeMap<(Micros, u64), DebounceKey>,
     debounced: HashMap<DebounceKey, ((Micros, u64), QueueItem)>,
     throttles: Throttles,
-    /// Running runners.
-    pub runners: Runners,
+    pub(crate) runners: Runners,
     master_unreachable: bool,
     waiting: usize,
     tasks: usize,
@@ -178,7 +159,7 @@ fn hash_of(minion: &str) -> u64 {
 
 impl Scheduler {
     /// Applies new settings, also to pending events.
-    pub fn configure(&mut self, settings: Arc<ReactorSettings>) {
+    pub(crate) fn configure(&mut self, settings: Arc<ReactorSettings>) {
         self.runners.limit(settings.runners);
         for queues in self.queues.values_mut() {
             queues.options = settings.options_of(&queues.rules).clone();
@@ -188,28 +169,27 @@ impl Scheduler {
     }
 
     /// Number of pending items, including those in progress.
-    pub fn waiting(&self) -> usize {
+    pub(crate) fn waiting(&self) -> usize {
         self.waiting
     }
 
-    /// True if another event may be added.
-    pub fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.waiting < REACTOR_WAITING_MAX
     }
 
     /// True if an idle worker could start an item.
-    pub fn has_ready(&self) -> bool {
+    pub(crate) fn has_ready(&self) -> bool {
         self.queues.values().any(|queues| queues.has_next(&self.runners, self.master_unreachable))
     }
 
     /// Notes an event that counted for a rule with `once_per` before the daemon's start.
-    pub fn note_first(&mut self, options: &RuleOptions, minion: &str, at: Micros) {
+    pub(crate) fn note_first(&mut self, options: &RuleOptions, minion: &str, at: Micros) {
         self.throttles.note(options, minion, at);
     }
 
     /// Queues a task. Returns an event that a throttle skips in consequence, with its rules and the reason. In shadow, an event whose
     /// debounce pause exceeds the comparison window is skipped.
-    pub fn offer(&mut self, task: Task, now: Micros) -> Option<(RuleSet, QueueItem, &'static str)> {
+    pub(crate) fn offer(&mut self, task: Task, now: Micros) -> Option<(RuleSet, QueueItem, &'static str)> {
         let (rules, options) = (RuleSet::from(&*task.rules), task.options.clone());
         // By the event's time, so that the result does not depend on when the event is handled, for example after a restart.
         if task.replay.is_none() && !self.throttles.is_first(&options, &task.event.minion, task.event.at) {
@@ -235,7 +215,7 @@ impl Scheduler {
     }
 
     /// Queues a task without checking throttles.
-    pub fn put(&mut self, task: Task) {
+    pub(crate) fn put(&mut self, task: Task) {
         let (id, key) =
             self.queue_of(&RuleSet::from(&*task.rules), hash_of(&task.event.minion), task.event.seq);
         let has_room = self.queues.get(&id).is_some_and(|queues| queues.has_room(key));
@@ -291,7 +271,7 @@ impl Scheduler {
     }
 
     /// The next action of a worker. Sets of rules take turns.
-    pub fn next(&mut self, now: Micros) -> NextAction {
+    pub(crate) fn next(&mut self, now: Micros) -> NextAction {
         self.release(now);
         let behind = self.queues.range((Bound::Excluded(self.last), Bound::Unbounded));
         let mut in_turn = behind.chain(self.queues.range(..=self.last));
@@ -337,7 +317,7 @@ impl Scheduler {
     }
 
     /// The earliest time at which a waiting item becomes available.
-    pub fn next_at(&self) -> Option<Micros> {
+    pub(crate) fn next_at(&self) -> Option<Micros> {
         let first = |times: Option<&(Micros, u64)>| times.map(|(at, _)| *at);
         let throttled = self.queues.values().filter_map(RuleQueues::begins_at).min();
         let times = [first(self.parked.keys().next()), first(self.debounce_due.keys().next()), throttled];
@@ -346,7 +326,7 @@ impl Scheduler {
 
     /// Checks the rate and the budget of the task's rule. In shadow no task waits for a `rate`, as in Salt's reactor; one that would start
     /// after the comparison window is skipped.
-    pub fn start(&mut self, task: &Task, now: Micros) -> Admission {
+    pub(crate) fn start(&mut self, task: &Task, now: Micros) -> Admission {
         let rule = task.rules.first().cloned().unwrap_or_default();
         let Some(window) = self.settings.compares() else {
             return self.throttles.start(&rule, &task.options, now);
@@ -358,8 +338,7 @@ impl Scheduler {
         }
     }
 
-    /// Removes a finished item.
-    pub fn done(&mut self, slot: &Slot) {
+    pub(crate) fn done(&mut self, slot: &Slot) {
         self.waiting -= 1;
         let Some(queues) = self.queues.get_mut(&slot.id) else { return };
         queues.done(slot.key);
@@ -370,7 +349,7 @@ impl Scheduler {
     }
 
     /// Returns an item that continues at that time. The rest of its queue waits behind it.
-    pub fn pause(&mut self, item: QueueItem, slot: &Slot, at: Micros) {
+    pub(crate) fn pause(&mut self, item: QueueItem, slot: &Slot, at: Micros) {
         self.count_in(&item);
         let tiebreaker = self.next_tiebreaker();
         if let Some(queues) = self.queues.get_mut(&slot.id) {
@@ -380,7 +359,7 @@ impl Scheduler {
     }
 
     /// Returns an item that a rate delays, with all others of its rules.
-    pub fn throttle(&mut self, item: QueueItem, slot: &Slot, until: Micros) {
+    pub(crate) fn throttle(&mut self, item: QueueItem, slot: &Slot, until: Micros) {
         self.count_in(&item);
         if let Some(queues) = self.queues.get_mut(&slot.id) {
             queues.throttle(slot.key, item, until, &slot.options);
@@ -388,7 +367,7 @@ impl Scheduler {
     }
 
     /// Returns an item that continues once a runner may be started.
-    pub fn await_runner(&mut self, item: QueueItem, slot: &Slot) {
+    pub(crate) fn await_runner(&mut self, item: QueueItem, slot: &Slot) {
         self.count_in(&item);
         self.runners.awaiting += 1;
         if let Some(queues) = self.queues.get_mut(&slot.id) {
@@ -397,7 +376,7 @@ impl Scheduler {
     }
 
     /// Notes whether the master is reachable. When it becomes reachable, all pauses end.
-    pub fn set_master_unreachable(&mut self, away: bool) {
+    pub(crate) fn set_master_unreachable(&mut self, away: bool) {
         self.master_unreachable = away;
         if away {
             return;

@@ -15,16 +15,14 @@ use crate::model::RuleOptions;
 use crate::reactor::run::SeqNo;
 
 /// Patterns of rules that are rendered together.
-pub type RuleSet = Arc<[Arc<str>]>;
+pub(crate) type RuleSet = Arc<[Arc<str>]>;
 
-/// An entry of a queue.
 #[derive(Debug)]
-pub enum QueueItem {
+pub(crate) enum QueueItem {
     /// In memory.
     Task(Box<Task>),
     /// In the log, loaded when its turn comes.
     Later {
-        /// The event.
         seq: SeqNo,
         /// Length of the chain of reactions that led to it.
         depth: u16,
@@ -51,7 +49,6 @@ impl QueueItem {
         }
     }
 
-    /// Sequence number of the event.
     pub(in crate::reactor::run) fn seq(&self) -> SeqNo {
         match self {
             Self::Task(task) => task.event.seq,
@@ -83,21 +80,16 @@ enum Turn {
     Begin,
 }
 
-/// See the module.
-#[derive(Debug)]
-pub struct RuleQueues {
-    /// The rules.
-    pub rules: RuleSet,
-    /// Their options.
-    pub options: Arc<RuleOptions>,
-    /// Items in progress.
-    pub running: u32,
-    /// Tasks in memory.
-    pub tasks: usize,
+#[derive(Debug, Default)]
+pub(crate) struct RuleQueues {
+    pub(crate) rules: RuleSet,
+    pub(crate) options: Arc<RuleOptions>,
+    pub(crate) running: u32,
+    pub(crate) tasks: usize,
     /// Queues whose first item is paused.
-    pub parked: usize,
+    pub(crate) parked: usize,
     /// No reaction starts before this time (`rate`).
-    pub until: Option<Micros>,
+    pub(crate) until: Option<Micros>,
     /// Each queue is in one of the lists below, parked, or its first item is in progress.
     queues: HashMap<u64, VecDeque<QueueItem>>,
     /// Items without a queue. While the list is not empty, new items are appended to it.
@@ -109,42 +101,23 @@ pub struct RuleQueues {
 }
 
 impl RuleQueues {
-    /// Empty queues.
-    pub fn new(rules: RuleSet, options: Arc<RuleOptions>) -> Self {
-        Self {
-            rules,
-            options,
-            running: 0,
-            tasks: 0,
-            parked: 0,
-            until: None,
-            queues: HashMap::new(),
-            overflow: VecDeque::new(),
-            ready: VecDeque::new(),
-            retries: VecDeque::new(),
-            awaiting: VecDeque::new(),
-        }
+    pub(crate) fn new(rules: RuleSet, options: Arc<RuleOptions>) -> Self {
+        Self { rules, options, ..Self::default() }
     }
 
     /// True without pending items and items in progress.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.queues.is_empty() && self.overflow.is_empty()
     }
 
-    /// Number of reactions that wait for a runner.
-    pub fn awaiting(&self) -> usize {
-        self.awaiting.len()
-    }
-
     /// True if another event of this queue may be kept in memory.
-    pub fn has_room(&self, key: u64) -> bool {
+    pub(crate) fn has_room(&self, key: u64) -> bool {
         self.tasks < REACTOR_RULE_TASKS_MAX
             && self.overflow.is_empty()
             && self.queues.get(&key).is_none_or(|queue| queue.len() < REACTOR_MINION_TASKS_MAX)
     }
 
-    /// Appends an item to its queue.
-    pub fn push(&mut self, key: u64, item: QueueItem) {
+    pub(crate) fn push(&mut self, key: u64, item: QueueItem) {
         self.tasks += item.load().0;
         if self.has_queue(key) {
             self.append(key, item);
@@ -188,17 +161,21 @@ impl RuleQueues {
     }
 
     /// True if an item may be handled now.
-    pub fn has_next(&self, runners: &Runners, master_unreachable: bool) -> bool {
+    pub(crate) fn has_next(&self, runners: &Runners, master_unreachable: bool) -> bool {
         self.next(runners, master_unreachable).is_some()
     }
 
     /// Earliest start of the next reaction if `rate` delays it.
-    pub fn begins_at(&self) -> Option<Micros> {
+    pub(crate) fn begins_at(&self) -> Option<Micros> {
         self.until.filter(|_| !self.ready.is_empty())
     }
 
     /// Takes the first item that may be handled.
-    pub fn take(&mut self, runners: &mut Runners, master_unreachable: bool) -> Option<(u64, QueueItem)> {
+    pub(crate) fn take(
+        &mut self,
+        runners: &mut Runners,
+        master_unreachable: bool,
+    ) -> Option<(u64, QueueItem)> {
         let list = match self.next(runners, master_unreachable)? {
             Turn::Retry => &mut self.retries,
             Turn::Runner => {
@@ -214,8 +191,7 @@ impl RuleQueues {
         Some((key, item))
     }
 
-    /// Ends an item in progress.
-    pub fn done(&mut self, key: u64) {
+    pub(crate) fn done(&mut self, key: u64) {
         self.running -= 1;
         if self.queues.get(&key).is_some_and(|queue| !queue.is_empty()) {
             self.ready.push_back(key);
@@ -238,26 +214,25 @@ impl RuleQueues {
     }
 
     /// Returns an item that is paused until [`RuleQueues::unpark`].
-    pub fn park(&mut self, key: u64, item: QueueItem) {
+    pub(crate) fn park(&mut self, key: u64, item: QueueItem) {
         self.give_back(key, item);
         self.parked += 1;
     }
 
-    /// Ends a pause.
-    pub fn unpark(&mut self, key: u64) {
+    pub(crate) fn unpark(&mut self, key: u64) {
         self.parked -= 1;
         self.retries.push_back(key);
     }
 
     /// Returns an item that waits for a runner.
-    pub fn await_runner(&mut self, key: u64, item: QueueItem) {
+    pub(crate) fn await_runner(&mut self, key: u64, item: QueueItem) {
         self.give_back(key, item);
         self.awaiting.push_back(key);
     }
 
     /// Returns an item that may start at `until`, and delays all others of these rules. If the options have changed, the item is checked
     /// again.
-    pub fn throttle(&mut self, key: u64, item: QueueItem, until: Micros, options: &Arc<RuleOptions>) {
+    pub(crate) fn throttle(&mut self, key: u64, item: QueueItem, until: Micros, options: &Arc<RuleOptions>) {
         self.give_back(key, item);
         self.ready.push_front(key);
         if Arc::ptr_eq(options, &self.options) {

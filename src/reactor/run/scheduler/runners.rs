@@ -30,10 +30,10 @@ struct Started {
 
 /// The limits and their use. No clock inside: the caller passes the time.
 #[derive(Debug, Default)]
-pub struct Runners {
+pub(crate) struct Runners {
     limits: RunnerLimits,
     /// Number of reactions that wait for a runner.
-    pub awaiting: usize,
+    pub(crate) awaiting: usize,
     /// Requests in flight and running runners, by the rules that caused them.
     taken: HashMap<RuleSet, u32>,
     total: u32,
@@ -41,24 +41,23 @@ pub struct Runners {
 }
 
 impl Runners {
-    /// Sets the limits.
-    pub fn limit(&mut self, limits: RunnerLimits) {
+    pub(crate) fn limit(&mut self, limits: RunnerLimits) {
         self.limits = limits;
     }
 
     /// True if these rules may start another runner. One slot is reserved for rules without running runners.
-    pub fn has_room(&self, rules: &RuleSet, concurrency: Option<u32>) -> bool {
+    pub(crate) fn has_room(&self, rules: &RuleSet, concurrency: Option<u32>) -> bool {
         let share = self.limits.threads.saturating_sub(1).max(1).min(concurrency.unwrap_or(u32::MAX));
         self.total < self.limits.threads && self.taken.get(rules).is_none_or(|taken| *taken < share)
     }
 
     /// True if no further reaction may wait for a runner.
-    pub fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.limits.waiting.is_some_and(|most| self.awaiting >= most)
     }
 
     /// Takes a slot if one is free.
-    pub fn take(&mut self, rules: &RuleSet, concurrency: Option<u32>) -> bool {
+    pub(crate) fn take(&mut self, rules: &RuleSet, concurrency: Option<u32>) -> bool {
         let has_room = self.has_room(rules, concurrency);
         if has_room {
             *self.taken.entry(rules.clone()).or_default() += 1;
@@ -68,14 +67,13 @@ impl Runners {
     }
 
     /// Adds a runner whose request had no answer, and that was found in the log; it takes a slot in excess of the limit.
-    pub fn found(&mut self, jid: &str, fun: &str, rules: &RuleSet, now: Micros) {
+    pub(crate) fn found(&mut self, jid: &str, fun: &str, rules: &RuleSet, now: Micros) {
         *self.taken.entry(rules.clone()).or_default() += 1;
         self.total += 1;
         self.started(jid, fun, rules, now);
     }
 
-    /// Frees a slot.
-    pub fn give_back(&mut self, rules: &RuleSet) {
+    pub(crate) fn give_back(&mut self, rules: &RuleSet) {
         self.total -= 1;
         if let Some(taken) = self.taken.get_mut(rules) {
             *taken -= 1;
@@ -86,7 +84,7 @@ impl Runners {
     }
 
     /// Sets the jid of the runner in a slot.
-    pub fn started(&mut self, jid: &str, fun: &str, rules: &RuleSet, now: Micros) {
+    pub(crate) fn started(&mut self, jid: &str, fun: &str, rules: &RuleSet, now: Micros) {
         let due = now.after(REACTOR_RUNNER_TIMEOUT);
         let started = Started { fun: fun.to_owned(), rules: rules.clone(), at: now, due, in_gap: false };
         if let Some(before) = self.started.insert(jid.into(), started) {
@@ -95,14 +93,14 @@ impl Runners {
     }
 
     /// Ends a runner; true if it was known.
-    pub fn ended(&mut self, jid: &str) -> bool {
+    pub(crate) fn ended(&mut self, jid: &str) -> bool {
         let Some(started) = self.started.remove(jid) else { return false };
         self.give_back(&started.rules);
         true
     }
 
     /// Notes a gap in the events, which may contain results.
-    pub fn missed_events(&mut self, now: Micros) {
+    pub(crate) fn missed_events(&mut self, now: Micros) {
         let due = now.after(REACTOR_RUNNER_TIMEOUT);
         for started in self.started.values_mut() {
             (started.due, started.in_gap) = (started.due.min(due), true);
@@ -110,13 +108,13 @@ impl Runners {
     }
 
     /// Runners to search for in the log.
-    pub fn due(&self, now: Micros) -> Vec<Arc<str>> {
+    pub(crate) fn due(&self, now: Micros) -> Vec<Arc<str>> {
         let is_due = |(jid, started): (&Arc<str>, &Started)| (started.due <= now).then(|| jid.clone());
         self.started.iter().filter_map(is_due).collect()
     }
 
     /// Extends the time of a runner that has produced events; false if its time is over.
-    pub fn still_runs(&mut self, jid: &str, now: Micros) -> bool {
+    pub(crate) fn still_runs(&mut self, jid: &str, now: Micros) -> bool {
         let Some(started) = self.started.get_mut(jid) else { return false };
         let end = started.at.after(REACTOR_RUNNER_TIME);
         if now >= end || started.in_gap {

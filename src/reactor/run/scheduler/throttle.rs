@@ -47,16 +47,12 @@ struct RuleThrottle {
     once: HashMap<String, (Micros, Micros)>,
 }
 
-/// The state of the throttles, by rule.
 #[derive(Debug, Default)]
-pub struct Throttles(HashMap<Arc<str>, RuleThrottle>);
+pub(crate) struct Throttles(HashMap<Arc<str>, RuleThrottle>);
 
-/// The answer of a rule's throttles.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Admission {
-    /// Start now.
+pub(crate) enum Admission {
     Now,
-    /// Start at that time.
     At(Micros),
     /// Skip: the budget is used up.
     OverBudget,
@@ -73,7 +69,7 @@ impl Throttles {
     }
 
     /// True if an event that arrived `at` that time is the first of its minion in the window of `once_per`; notes it.
-    pub fn is_first(&mut self, options: &RuleOptions, minion: &str, at: Micros) -> bool {
+    pub(crate) fn is_first(&mut self, options: &RuleOptions, minion: &str, at: Micros) -> bool {
         if options.once_per.is_none() {
             return true;
         }
@@ -93,7 +89,7 @@ impl Throttles {
     }
 
     /// Notes an event that counted for `once_per`.
-    pub fn note(&mut self, options: &RuleOptions, minion: &str, at: Micros) {
+    pub(crate) fn note(&mut self, options: &RuleOptions, minion: &str, at: Micros) {
         let Some(window) = options.once_per else { return };
         let once = &mut self.0.entry(options.rule.clone()).or_default().once;
         let until = at.after(window);
@@ -104,7 +100,7 @@ impl Throttles {
     }
 
     /// Takes a turn and a part of the budget of a rule.
-    pub fn start(&mut self, rule: &Arc<str>, options: &RuleOptions, now: Micros) -> Admission {
+    pub(crate) fn start(&mut self, rule: &Arc<str>, options: &RuleOptions, now: Micros) -> Admission {
         if options.rate.is_none() && options.budget.is_none() {
             return Admission::Now;
         }
@@ -121,7 +117,12 @@ impl Throttles {
     }
 
     /// The time at which a reaction would start after the delays of all earlier ones; `None` if it exceeds the budget.
-    pub fn would_start(&mut self, rule: &Arc<str>, options: &RuleOptions, now: Micros) -> Option<Micros> {
+    pub(crate) fn would_start(
+        &mut self,
+        rule: &Arc<str>,
+        options: &RuleOptions,
+        now: Micros,
+    ) -> Option<Micros> {
         if options.rate.is_none() && options.budget.is_none() {
             return Some(now);
         }

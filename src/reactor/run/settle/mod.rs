@@ -1,30 +1,30 @@
 //! The outcome of calls whose answer was lost.
 
-pub mod starts;
+pub(crate) mod starts;
 
 use std::time::Duration;
 
+use super::SeqNo;
 use super::engine::Shared;
-use super::record::{CallOutcome, CallRecord, client};
+use super::record::{CallOutcome, CallRecord};
 use super::scheduler::queues::RuleSet;
 use super::scheduler::{Task, TaskProgress, Unanswered};
 use super::worker::TryResult;
-use super::{Action, SeqNo};
 use crate::base::limits::REACTOR_MASTER_RETRY;
 use crate::model::Kind;
-use crate::reactor::master::Cmd;
+use crate::reactor::master::{Call, Client};
 use crate::reactor::shadow::{self, ObservedCall};
 
 /// True if a call that may have been made must not be sent again. Jobs may, unless the rule sets `at_most_once`: minions run a jid once.
-pub(super) fn must_not_repeat(task: &Task, action: &Action) -> bool {
+pub(super) fn must_not_repeat(task: &Task, call: &Call) -> bool {
     let options = &task.options;
-    options.at_most_once || (start_of(action).is_some() && !options.retry_unanswered)
+    options.at_most_once || (start_of(call).is_some() && !options.retry_unanswered)
 }
 
 /// The start event by which a runner or wheel function is recognised; `None` for other calls.
-pub(super) fn start_of(action: &Action) -> Option<ObservedCall> {
-    let Action::Master(call) = action else { return None };
-    (call.cmd != Cmd::Publish).then(|| shadow::requested_call(client(action), &call.fun, Some(&call.load)))
+pub(super) fn start_of(call: &Call) -> Option<ObservedCall> {
+    let requested = || shadow::requested_call(call.client.name(), &call.fun, Some(&call.load));
+    call.client.is_of_master().then(requested)
 }
 
 impl Shared {
@@ -32,7 +32,7 @@ impl Shared {
     /// event `publish`, which 3007 and 3008 fire as they send it, prove the job. Neither `new` nor the load in the job cache do: both come
     /// before, and a master that is killed in between sends nothing. `error` means that the master refused the job.
     pub(super) fn find_in_log(&self, made: &CallRecord, since: SeqNo) -> Option<String> {
-        if let Some(start) = start_of(&made.call.action) {
+        if let Some(start) = start_of(&made.call.request) {
             return self.starts.lock().find(&start, since);
         }
         if made.jid.is_empty() {
@@ -70,7 +70,7 @@ impl Shared {
         if let Some(jid) = self.find_in_log(&made, progress.since) {
             return self.found(task, made, jid);
         }
-        let may_come = start_of(&made.call.action).is_some()
+        let may_come = start_of(&made.call.request).is_some()
             && (now < unanswered.until || read < *unanswered.end.get_or_insert_with(|| self.store.durable()));
         if !may_come {
             return self.unknown(task, made, unanswered.why);
@@ -87,10 +87,9 @@ impl Shared {
             jid,
             "call without an answer was executed"
         );
-        if let Action::Master(call) = &made.call.action
-            && call.cmd == Cmd::Runner
-        {
-            self.runner_found(&RuleSet::from(&*task.rules), &call.fun, &jid);
+        let request = &made.call.request;
+        if request.client == Client::Runner {
+            self.runner_found(&RuleSet::from(&*task.rules), &request.fun, &jid);
         }
         (made.jid, made.outcome) = (jid, CallOutcome::Found);
         TryResult::Finished(made)
@@ -99,14 +98,11 @@ impl Shared {
     pub(super) fn dead(&self, task: &Task, mut made: CallRecord, why: String) -> TryResult {
         self.metrics.reactor_calls_dead.add(1);
         let planned = &made.call;
-        let fun = match &planned.action {
-            Action::Master(call) => &call.fun,
-            Action::Caller { fun, .. } => fun,
-        };
+        let Call { client, fun, .. } = &planned.request;
         // Salt's message, with our fields.
         tracing::error!(
             event = task.event.seq.0, tag = task.event.tag, sls = planned.sls, rules = ?task.rules, why,
-            "Reactor '{}' failed to execute {} '{fun}'", planned.id, client(&planned.action)
+            "Reactor '{}' failed to execute {} '{fun}'", planned.id, client.name()
         );
         made.outcome = CallOutcome::Dead(why);
         TryResult::Finished(made)

@@ -13,25 +13,23 @@ use crate::reactor::shadow::ObservedCall;
 
 /// See the module. Each list holds the latest [`REACTOR_STARTS_MAX`].
 #[derive(Debug, Default)]
-pub struct Starts {
+pub(crate) struct Starts {
     /// Unclaimed starts, the earliest first.
     unclaimed: VecDeque<(SeqNo, String, ObservedCall)>,
     /// Claimed jids, because a start may be read after it was claimed.
     claimed: LatestByJid<(), REACTOR_STARTS_MAX>,
     /// Answered wheel functions whose start has not been read, with the position from which to search.
     answered_wheels: VecDeque<(SeqNo, ObservedCall)>,
-    /// Calls in flight.
     in_flight: Vec<ObservedCall>,
 }
 
 impl Starts {
-    /// Adds a call in flight.
-    pub fn sent(&mut self, call: &ObservedCall) {
+    pub(crate) fn sent(&mut self, call: &ObservedCall) {
         self.in_flight.push(call.clone());
     }
 
     /// Ends a call in flight; `jid` is that of the answer.
-    pub fn returned(&mut self, call: &ObservedCall, since: SeqNo, jid: Option<&str>) {
+    pub(crate) fn returned(&mut self, call: &ObservedCall, since: SeqNo, jid: Option<&str>) {
         if let Some(at) = self.in_flight.iter().position(|one| one == call) {
             self.in_flight.swap_remove(at);
         }
@@ -48,7 +46,7 @@ impl Starts {
     }
 
     /// Adds a start. Starts without arguments are ignored, because they match any call.
-    pub fn note(&mut self, seq: SeqNo, jid: &str, call: ObservedCall) {
+    pub(crate) fn note(&mut self, seq: SeqNo, jid: &str, call: ObservedCall) {
         if call.args.is_none() || self.unclaimed.iter().any(|(_, of, _)| of == jid) {
             return;
         }
@@ -64,7 +62,7 @@ impl Starts {
     }
 
     /// Claims a start by its jid.
-    pub fn claim(&mut self, jid: &str) {
+    pub(crate) fn claim(&mut self, jid: &str) {
         self.unclaimed.retain(|(_, of, _)| of != jid);
         if !jid.is_empty() {
             self.claimed.insert(jid, ());
@@ -73,7 +71,7 @@ impl Starts {
 
     /// Claims the earliest start from `since` on for a call without an answer, and returns its jid. Reserves one start for each equal call
     /// in flight.
-    pub fn find(&mut self, call: &ObservedCall, since: SeqNo) -> Option<String> {
+    pub(crate) fn find(&mut self, call: &ObservedCall, since: SeqNo) -> Option<String> {
         let others = self.in_flight.iter().filter(|one| is_same(one, call)).count();
         let shown = self.unclaimed.iter().filter(|(seq, _, one)| *seq >= since && is_same(call, one)).count();
         if shown <= others {

@@ -3,11 +3,6 @@
 use super::*;
 use crate::wire::msgpack::{as_bool, as_int};
 
-/// A call of the function that the event's tag names.
-pub(super) fn planned(event: &Event) -> Action {
-    Action::Caller { fun: event.tag.clone(), args: Vec::new(), kwargs: Value::Null }
-}
-
 /// Converts the fake master's answers to results of functions.
 pub(super) fn caller_result(answer: Result<Answer, MasterError>) -> Result<CallerReturn, CallerError> {
     match answer {
@@ -27,7 +22,7 @@ fn retry() -> MasterError {
 #[test]
 fn a_caller_function_is_retried_only_if_it_did_not_run() {
     let run = |settings: Settings| {
-        let rules = Rules { caller: true, ..rules(&["*"]) };
+        let rules = Rules { client: Some(Client::Caller), ..rules(&["*"]) };
         let harness = Harness::start(rules, settings, |call, times| match call.fun.as_str() {
             "raises" => Err(refused()),
             "absent" if times == 1 => Err(retry()),
@@ -37,11 +32,7 @@ fn a_caller_function_is_retried_only_if_it_did_not_run() {
         for tag in ["works", "raises", "absent", "dies"] {
             harness.fire_event(tag, tag);
         }
-        harness.wait_for("all events to be complete", |harness| {
-            harness.clock.wind(SECOND);
-            let status = harness.reactor.handle().status();
-            status.behind == 0 && status.waiting == 0 && status.open == 0
-        });
+        harness.wind_until_done();
         let mut outcomes: Vec<_> =
             harness.history().into_iter().map(|(tag, _, calls)| (tag, calls)).collect();
         outcomes.retain(|(_, calls)| calls.iter().any(|call| !call.is_empty()));
@@ -62,7 +53,7 @@ fn a_caller_function_is_retried_only_if_it_did_not_run() {
 
 #[test]
 fn a_failed_caller_function_is_recorded_as_failed() {
-    let rules = Rules { caller: true, ..rules(&["*"]) };
+    let rules = Rules { client: Some(Client::Caller), ..rules(&["*"]) };
     let harness = Harness::start(rules, Settings::default(), |call, _| match call.fun.as_str() {
         "fails" => Ok(Answer::NoTarget { why: "sh: 1: cannot create /no/file".to_owned() }),
         _ => Ok(yes()),
@@ -71,13 +62,9 @@ fn a_failed_caller_function_is_recorded_as_failed() {
         harness.fire_event(tag, "web1");
     }
     harness.wait_until_done();
-    let filter = EventFilter { reactions: true, ..EventFilter::default() };
     let results: Vec<_> = harness
-        .store
-        .events_before(&filter, harness.store.durable(), usize::MAX, usize::MAX)
-        .unwrap()
+        .records()
         .iter()
-        .rev()
         .map(|entry| {
             let call = elements(get(&entry.body, "calls").unwrap()).next().unwrap();
             let int = |key| get(call, key).and_then(as_int);
@@ -95,10 +82,10 @@ fn a_failed_caller_function_is_recorded_as_failed() {
 
 #[test]
 fn unsupported_calls_are_dead_lettered_at_once() {
-    let rules = Rules { cmd: Some(Cmd::Wheel), ..rules(&["a"]) };
+    let rules = Rules { client: Some(Client::Wheel), ..rules(&["a"]) };
     let harness = Harness::start(rules, Settings::default(), |_, _| Ok(yes()));
     harness.fire_event("a", "web1");
     harness.wait_until_done();
-    assert_eq!(harness.history(), [("a".to_owned(), "dead".to_owned(), vec!["dead".to_owned()])]);
+    assert_eq!(harness.history(), [outcome("a", "dead", "dead")]);
     assert_eq!(harness.stop().1, [""; 0]);
 }

@@ -38,7 +38,7 @@ fn an_open_event_still_counts_for_once_per_after_a_restart() {
     let harness = Harness::start(rules(&["once/*"]), once(), |_, _| Err(unreachable()));
     harness.fire_event("once/1", "web1");
     assert_eq!(harness.next(), "once/1");
-    harness.wait_for("the event to be open", |harness| harness.reactor.handle().status().open == 1);
+    harness.wait_for_open(1);
     let (dir, _) = harness.stop();
     let harness = Harness::start_in(dir, NOW + SECOND, rules(&["once/*"]), once(), |_, _| Ok(yes()));
     assert_eq!(harness.next(), "once/1");
@@ -49,9 +49,7 @@ fn an_open_event_still_counts_for_once_per_after_a_restart() {
 
 #[test]
 fn a_removed_rule_does_not_handle_waiting_events() {
-    let reacting = rules(&["slow/*", "a/*"]);
-    let slow = reacting.slow.clone();
-    slow.shut(true);
+    let (reacting, slow) = slow(&["slow/*", "a/*"]);
     let rated = own("a/*", |o| o.rate = Some(Rate { times: 1, per: Duration::from_secs(60) }));
     let settings = Settings { rules: vec![rated], ..Settings::default() };
     let harness = Harness::start(reacting, settings, |_, _| Ok(yes()));
@@ -60,7 +58,7 @@ fn a_removed_rule_does_not_handle_waiting_events() {
     harness.wait_until_done();
     harness.fire_event("slow/1", "web1");
     harness.fire_event("a/1", "web1");
-    harness.wait_for("both to be open", |harness| harness.reactor.handle().status().open == 2);
+    harness.wait_for_open(2);
     let handle = harness.reactor.handle();
     handle.refuse("odd".to_owned());
     assert_eq!(handle.status().refused.unwrap().1, "odd");
@@ -84,13 +82,7 @@ impl Harness {
         let mut w = Writer::new();
         w.map(4).str("fun").str("runner.test.arg").str("jid").str(jid).str("user").str("Reactor");
         w.str("fun_args").array(1).str(arg);
-        let (tag, body) = (format!("salt/run/{jid}/new"), w.into_bytes());
-        let entry = event_entry(tag.as_bytes(), &body, Source::Bus, self.clock.now());
-        let (tx, rx) = sync_channel(1);
-        self.intake
-            .submit(Batch::of(&entry), Some(Box::new(move |stored| tx.send(stored).unwrap())))
-            .unwrap();
-        crate::testkit::receive(&rx).unwrap();
+        self.fire_data(&format!("salt/run/{jid}/new"), &w.into_bytes());
     }
 }
 
@@ -109,7 +101,7 @@ fn in_shadow_throttled_events_are_rendered_and_explain_calls_of_salt_only() {
         ..Settings::default()
     };
     let tags = ["rate", "budget", "once", "quiet", "long"];
-    let reacting = Rules { cmd: Some(Cmd::Runner), ..rules(&tags) };
+    let reacting = runners(&tags);
     let harness = Harness::start(reacting, settings, |_, _| Ok(yes()));
     harness.clock.wind(20 * SECOND);
     for round in 0..3 {
@@ -119,9 +111,8 @@ fn in_shadow_throttled_events_are_rendered_and_explain_calls_of_salt_only() {
             harness.salts_runner(&format!("{round}-{tag}"), tag);
         }
     }
-    harness.wait_for("all but the last of `quiet` to be rendered", |harness| {
-        harness.reactor.handle().status().open == 1
-    });
+    // All but the last of `quiet`.
+    harness.wait_for_open(1);
     harness.clock.wind(5 * SECOND);
     harness.wait_until_done();
     let left = |tag: &str| {
@@ -162,7 +153,7 @@ fn in_shadow_throttled_events_are_rendered_and_explain_calls_of_salt_only() {
 
 #[test]
 fn in_shadow_differences_are_counted_after_their_window() {
-    let reacting = Rules { cmd: Some(Cmd::Runner), ..rules(&["a/*"]) };
+    let reacting = runners(&["a/*"]);
     let settings = Settings { shadow: true, shadow_window: Duration::from_secs(10), ..Settings::default() };
     let harness = Harness::start(reacting, settings, |_, _| Ok(yes()));
     harness.clock.wind(20 * SECOND);
@@ -230,7 +221,7 @@ fn reactions_wait_for_the_lease_and_those_of_the_fallback_are_not_made() {
     let harness = Harness::start(rules(&["*"]), Settings { salts, ..Settings::default() }, |_, _| Ok(yes()));
     let handle = harness.reactor.handle();
     harness.fire_event("before", "web1");
-    harness.wait_for("the event to wait", |harness| harness.reactor.handle().status().waiting == 1);
+    harness.wait_for("the event to wait", |harness| harness.status().waiting == 1);
     assert!(handle.blocked_by().unwrap().contains("has not renewed the reactor's lease"));
     let renew = |report: EngineReport<'_>| handle.report(&EngineReport { fallback: true, ..report });
     // The first report has no token yet.
@@ -243,7 +234,7 @@ fn reactions_wait_for_the_lease_and_those_of_the_fallback_are_not_made() {
 
     harness.clock.wind(SECOND * crate::base::limits::REACTOR_LEASE.as_secs().cast_signed());
     harness.fire_event("lapsed", "web1");
-    harness.wait_for("the event to wait", |harness| harness.reactor.handle().status().waiting == 1);
+    harness.wait_for("the event to wait", |harness| harness.status().waiting == 1);
     assert!(handle.blocked_by().is_some());
     harness.clock.wind(SECOND);
     let began = Some(harness.clock.now());
@@ -258,7 +249,7 @@ fn reactions_wait_for_the_lease_and_those_of_the_fallback_are_not_made() {
     harness.fire_event("after", "web1");
     assert_eq!([harness.next(), harness.next()], ["lapsed", "after"]);
     harness.wait_until_done();
-    let shadowed = ("of the fallback".to_owned(), "done".to_owned(), vec!["shadowed".to_owned()]);
+    let shadowed = outcome("of the fallback", "done", "shadowed");
     assert_eq!(harness.history(), [done("before"), done("lapsed"), shadowed, done("after")]);
     assert_eq!(harness.stop().1, [""; 0]);
 }
@@ -287,7 +278,7 @@ fn a_lease_that_ends_during_a_reaction_delays_its_next_call() {
     assert_eq!(harness.next(), "ab");
     harness.clock.wind(SECOND * crate::base::limits::REACTOR_LEASE.as_secs().cast_signed());
     barrier.shut(false);
-    harness.wait_for("the pause", |harness| harness.reactor.shared.scheduler.lock().next_at().is_some());
+    harness.wait_for_the_pause();
     assert!(harness.asked.try_recv().is_err(), "a call without a lease");
     renew();
     harness.clock.wind(SECOND * 60);

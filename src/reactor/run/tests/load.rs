@@ -26,25 +26,7 @@ impl Harness {
                 fingerprinted_entry(tag.as_bytes(), &body, Source::Bus, self.clock.now());
             batch.push(&crate::model::Entry { minion: &minion, ..entry }, Some(fingerprints));
         }
-        let (tx, rx) = sync_channel(1);
-        self.intake.submit(batch, Some(Box::new(move |stored| tx.send(stored).unwrap()))).unwrap();
-        crate::testkit::receive(&rx).unwrap();
-    }
-
-    /// Stores an event with this data.
-    fn fire_data(&self, tag: &str, data: &[(&str, &str)]) {
-        let mut w = Writer::new();
-        w.map(data.len());
-        for (key, value) in data {
-            w.str(key).str(value);
-        }
-        let body = w.into_bytes();
-        let mut batch = Batch::default();
-        let (entry, fingerprints) = fingerprinted_entry(tag.as_bytes(), &body, Source::Bus, self.clock.now());
-        batch.push(&entry, Some(fingerprints));
-        let (tx, rx) = sync_channel(1);
-        self.intake.submit(batch, Some(Box::new(move |stored| tx.send(stored).unwrap()))).unwrap();
-        crate::testkit::receive(&rx).unwrap();
+        self.store(batch);
     }
 }
 
@@ -66,9 +48,7 @@ fn a_throttled_rule_with_a_large_backlog_does_not_delay_others() {
 
 #[test]
 fn a_minion_with_a_large_backlog_does_not_delay_others() {
-    let reacting = rules(&["*"]);
-    let slow = reacting.slow.clone();
-    slow.shut(true);
+    let (reacting, slow) = slow(&["*"]);
     let harness = Harness::start(reacting, Settings::default(), |_, _| Ok(yes()));
     harness.fire_all((0..FLOOD).map(|n| (format!("slow/{n}"), "web1".to_owned())));
     harness.fire_event("other", "web2");
@@ -82,14 +62,14 @@ fn removing_a_rate_or_its_rule_affects_waiting_events() {
     let harness = Harness::start(rules(&["rated/*"]), rated(3600), |_, _| Ok(yes()));
     harness.fire_all((0..30).map(|n| (format!("rated/{n}"), format!("web{n}"))));
     harness.next();
-    harness.wait_for("the rest to wait", |harness| harness.reactor.handle().next_at().is_some());
+    harness.wait_for_the_pause();
     let mut twice = rated(1800);
     Arc::make_mut(&mut twice.rules[0]).rate.as_mut().unwrap().times = 10;
     harness.reactor.handle().change(Arc::new(rules(&["rated/*"])), twice);
     for _ in 0..9 {
         harness.next();
     }
-    harness.wait_for("the rest to wait", |harness| harness.reactor.handle().next_at().is_some());
+    harness.wait_for_the_pause();
     harness.reactor.handle().change(Arc::new(rules(&["rated/*"])), Settings::default());
     for _ in 10..30 {
         harness.next();
@@ -98,7 +78,7 @@ fn removing_a_rate_or_its_rule_affects_waiting_events() {
     harness.reactor.handle().change(Arc::new(rules(&["rated/*"])), rated(3600));
     harness.clock.wind(1);
     harness.fire_all((0..30).map(|n| (format!("rated/{n}"), format!("web{n}"))));
-    harness.wait_for("the rest to wait", |harness| harness.reactor.handle().next_at().is_some());
+    harness.wait_for_the_pause();
     harness.reactor.handle().change(Arc::new(rules(&["else"])), Settings::default());
     harness.wait_until_done();
     let gone = harness.history().iter().filter(|(_, state, _)| state == "gone").count();
@@ -113,7 +93,7 @@ fn events_that_are_too_old_do_not_use_the_rate() {
     harness.fire_event("rated/first", "web1");
     assert_eq!(harness.next(), "rated/first");
     harness.fire_all((0..30).map(|n| (format!("rated/old{n}"), "web1".to_owned())));
-    harness.wait_for("the old ones to wait", |harness| harness.reactor.handle().status().open == 30);
+    harness.wait_for_open(30);
     harness.clock.wind(100 * SECOND);
     harness.fire_event("rated/new", "web1");
     assert_eq!(harness.next(), "rated/new");
@@ -139,13 +119,10 @@ fn a_forged_minion_id_in_a_tag_does_not_affect_that_minion() {
     let harness = Harness::start(rules(&["salt/minion/*"]), settings, |_, _| Ok(yes()));
     let start =
         |id| [("cmd", "_minion_event"), ("id", id), ("tag", "salt/minion/web1/start"), ("_stamp", id)];
-    harness.fire_data("salt/minion/web1/start", &start("forger"));
-    harness.fire_data("salt/minion/web1/start", &start("web1"));
+    harness.fire_texts("salt/minion/web1/start", &start("forger"));
+    harness.fire_texts("salt/minion/web1/start", &start("web1"));
     harness.next();
-    assert_eq!(
-        harness.asked.recv_timeout(TIMEOUT).map(|(tag, _)| tag).as_deref(),
-        Ok("salt/minion/web1/start")
-    );
+    assert_eq!(harness.next(), "salt/minion/web1/start");
     harness.wait_until_done();
     assert_eq!(harness.metrics.reactions_left_once.get(), 0);
     harness.stop();
@@ -153,7 +130,7 @@ fn a_forged_minion_id_in_a_tag_does_not_affect_that_minion() {
 
 /// Runners that start at once and do not end.
 fn slow_runners() -> Rules {
-    Rules { cmd: Some(Cmd::Runner), ..rules(&["run/*", "other/*"]) }
+    runners(&["run/*", "other/*"])
 }
 
 fn started(call: &Call) -> Answer {
@@ -187,7 +164,7 @@ fn runners_with_missed_results_expire() {
     for _ in 0..9 {
         harness.fire_event(&format!("salt/run/{}/new", harness.next().replace('/', "-")), "");
     }
-    harness.wait_for("the rest to wait", |harness| harness.reactor.handle().status().open == 11);
+    harness.wait_for_open(11);
     harness.clock.wind(3_599 * SECOND);
     harness.wait_for("a check of the runners", |harness| {
         harness.reactor.handle().0.scheduler.lock().runners.due(harness.clock.now()).is_empty()
@@ -216,13 +193,11 @@ fn a_runner_that_ends_before_the_answer_is_not_counted() {
 
 #[test]
 fn rules_that_get_own_options_are_split_and_keep_their_events() {
-    let reacting = rules(&["slow/*", "*"]);
-    let slow = reacting.slow.clone();
-    slow.shut(true);
+    let (reacting, slow) = slow(&["slow/*", "*"]);
     let harness = Harness::start(reacting, Settings::default(), |_, _| Ok(yes()));
     harness.fire_event("slow/1", "web1");
     harness.fire_all((2..40).map(|n| (format!("slow/{n}"), "web1".to_owned())));
-    harness.wait_for("all to be open", |harness| harness.reactor.handle().status().open == 39);
+    harness.wait_for_open(39);
     let others = rules(&["slow/*", "*"]);
     let apart = Settings { rules: vec![own("*", |options| options.tries = 2)], ..Settings::default() };
     harness.reactor.handle().change(Arc::new(others), apart);

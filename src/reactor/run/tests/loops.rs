@@ -6,12 +6,8 @@ use crate::wire::python::yaml;
 
 /// Stores an event of the bus, with its data as YAML.
 fn fire_yaml(harness: &Harness, tag: &str, data: &str) {
-    let body = pack::packed(&yaml::load(data).unwrap());
-    let entry = event_entry(tag.as_bytes(), &body, Source::Bus, harness.clock.now());
-    let (tx, rx) = sync_channel(1);
+    harness.fire_data(tag, &pack::packed(&yaml::load(data).unwrap()));
     harness.clock.wind(1);
-    harness.intake.submit(Batch::of(&entry), Some(Box::new(move |stored| tx.send(stored).unwrap()))).unwrap();
-    crate::testkit::receive(&rx).unwrap();
 }
 
 fn sent_by(jid: &str) -> String {
@@ -33,7 +29,7 @@ fn events_sent_by_jobs_of_reactions_have_a_depth() {
     let harness = Harness::start(rules(&["loop/*"]), two_deep(), |_, _| Ok(yes()));
     fire_yaml(&harness, "loop/first", "{id: web1}");
     for _ in 0..3 {
-        let (_, jid) = harness.asked.recv_timeout(TIMEOUT).unwrap();
+        let (_, jid) = harness.next_request();
         fire_yaml(&harness, "loop/next", &sent_by(&jid));
     }
     harness.wait_until_done();
@@ -48,19 +44,19 @@ fn events_sent_by_jobs_of_reactions_have_a_depth() {
 fn depths_survive_a_restart() {
     let harness = Harness::start(rules(&["loop/*"]), two_deep(), |_, _| Ok(yes()));
     fire_yaml(&harness, "loop/first", "{id: web1}");
-    let (_, jid) = harness.asked.recv_timeout(TIMEOUT).unwrap();
+    let (_, jid) = harness.next_request();
     fire_yaml(&harness, "loop/next", &sent_by(&jid));
-    let (_, jid) = harness.asked.recv_timeout(TIMEOUT).unwrap();
+    let (_, jid) = harness.next_request();
     harness.wait_until_done();
     let (dir, _) = harness.stop();
     // The daemon stops while the master is unreachable, and the third event is open.
     let away = |_: &Call, _| Err(unreachable());
     let harness = Harness::start_in(dir, NOW + SECOND, rules(&["loop/*"]), two_deep(), away);
     fire_yaml(&harness, "loop/next", &sent_by(&jid));
-    harness.wait_for("a try", |harness| harness.reactor.handle().status().master_unreachable);
+    harness.wait_for("a try", |harness| harness.status().master_unreachable);
     let (dir, _) = harness.stop();
     let harness = Harness::start_in(dir, NOW + 2 * SECOND, rules(&["loop/*"]), two_deep(), |_, _| Ok(yes()));
-    let (_, jid) = harness.asked.recv_timeout(TIMEOUT).unwrap();
+    let (_, jid) = harness.next_request();
     fire_yaml(&harness, "loop/next", &sent_by(&jid));
     harness.wait_for("the chain to end", |harness| skipped_by_depth(harness) == 1);
     assert_eq!(harness.stop().1, [""; 0]);
@@ -69,9 +65,8 @@ fn depths_survive_a_restart() {
 #[test]
 fn events_of_an_orchestration_have_a_depth() {
     let started = || Ok(Answer::Started { jid: "77".to_owned(), tag: "salt/run/77".to_owned() });
-    let reacting = Rules { cmd: Some(Cmd::Runner), ..rules(&["loop/*"]) };
     let settings = Settings { depth_max: 1, ..Settings::default() };
-    let harness = Harness::start(reacting, settings, move |_, _| started());
+    let harness = Harness::start(runners(&["loop/*"]), settings, move |_, _| started());
     fire_yaml(&harness, "loop/first", "{word: first}");
     harness.next();
     harness.wait_until_done();
@@ -94,10 +89,8 @@ fn events_of_an_orchestration_have_a_depth() {
     harness.next();
     harness.wait_until_done();
     let depths = || {
-        let filter = EventFilter { reactions: true, ..EventFilter::default() };
-        let rows = harness.store.events_before(&filter, harness.store.durable(), 10, usize::MAX).unwrap();
         let depth = |body: &[u8]| get(body, "depth").and_then(crate::wire::msgpack::as_int).unwrap_or(0);
-        rows.iter().map(|row| depth(&row.body)).collect::<Vec<_>>()
+        harness.records().iter().rev().map(|row| depth(&row.body)).collect::<Vec<_>>()
     };
     assert_eq!(depths(), [1, 1, 0]);
     // These were not announced.
@@ -115,7 +108,7 @@ fn events_of_a_runner_have_a_depth_in_any_order() {
     let barriers: Arc<[Barrier; 3]> = Arc::default();
     barriers.iter().for_each(|barrier| barrier.shut(true));
     let answered = barriers.clone();
-    let reacting = Rules { cmd: Some(Cmd::Runner), fun: Some("event.send"), ..rules(&["loop/*"]) };
+    let reacting = Rules { fun: Some("event.send"), ..runners(&["loop/*"]) };
     let harness = Harness::start(reacting, two_deep(), move |_, times| {
         if let Some(barrier) = (times as usize).checked_sub(1).and_then(|nth| barriers.get(nth)) {
             barrier.wait();
@@ -128,7 +121,7 @@ fn events_of_a_runner_have_a_depth_in_any_order() {
         fire_yaml(&harness, "loop/next", "{_stamp: '2026-11-22'}");
         let data = "{fun: runner.event.send, user: Reactor, fun_args: [loop/next]}";
         fire_yaml(&harness, &format!("salt/run/7{}/new", nth + 1), data);
-        harness.wait_for("the log to be read", |harness| harness.reactor.handle().status().behind == 0);
+        harness.wait_for("the log to be read", |harness| harness.status().behind == 0);
         barrier.shut(false);
     }
     harness.wait_until_done();

@@ -6,17 +6,15 @@ fn once() -> Settings {
     with(|options| options.at_most_once = true)
 }
 
-type History = Vec<(String, String, Vec<String>)>;
-
-fn unknown(tag: &str) -> (String, String, Vec<String>) {
-    (tag.to_owned(), "dead".to_owned(), vec!["unknown".to_owned()])
+fn unknown(tag: &str) -> Outcome {
+    outcome(tag, "dead", "unknown")
 }
 
 /// Stops the daemon during a call; returns the requests after the next start, and the history.
 fn ended_after(
     answers: impl Fn(&Call, u32) -> Result<Answer, MasterError> + Send + Sync + 'static,
     so_far: impl Fn(&Harness),
-) -> (Vec<String>, History) {
+) -> (Vec<String>, Vec<Outcome>) {
     let harness = Harness::start(rules(&["*"]), once(), answers);
     harness.fire_event("1", "web1");
     so_far(&harness);
@@ -27,14 +25,9 @@ fn ended_after(
     (harness.stop().1, history)
 }
 
-fn pauses(harness: &Harness) {
-    harness.wait_for("the pause", |harness| harness.reactor.handle().next_at().is_some());
-}
-
 #[test]
 fn a_call_with_a_lost_answer_is_not_repeated() {
-    let find_in_log = |_: &Call, times| if times == 0 { Ok(yes()) } else { Err(no_answer()) };
-    let harness = Harness::start(rules(&["*"]), once(), find_in_log);
+    let harness = Harness::start(rules(&["*"]), once(), silent);
     harness.fire_event("1", "web1");
     assert_eq!(harness.next(), "1");
     harness.wait_until_done();
@@ -48,13 +41,13 @@ fn no_call_starts_while_the_master_is_unreachable_and_all_are_made_after_a_resta
     let (asked, history) = ended_after(
         |_, _| Err(unreachable()),
         |harness| {
-            pauses(harness);
-            assert!(harness.reactor.handle().status().master_unreachable);
+            harness.wait_for_the_pause();
+            assert!(harness.status().master_unreachable);
             // Waiting adds no entries to the log.
             let head = harness.store.durable();
             for _ in 0..3 {
                 harness.clock.wind(SECOND);
-                pauses(harness);
+                harness.wait_for_the_pause();
             }
             assert_eq!(harness.store.durable(), head);
         },
@@ -70,11 +63,11 @@ fn a_call_that_was_certainly_not_made_is_retried_after_a_restart() {
             |harness| {
                 for _ in 0..2 {
                     assert_eq!(harness.next(), "1");
-                    pauses(harness);
+                    harness.wait_for_the_pause();
                     harness.clock.wind(2 * SECOND);
                 }
                 assert_eq!(harness.next(), "1");
-                pauses(harness);
+                harness.wait_for_the_pause();
             },
         );
         assert_eq!((asked, history), (vec!["1".to_owned()], vec![done("1")]), "{}", why());
@@ -97,7 +90,7 @@ fn a_call_that_may_have_been_made_is_not_repeated_after_a_restart() {
     harness.fire_event("1", "web1");
     for _ in 0..2 {
         assert_eq!(harness.next(), "1");
-        pauses(&harness);
+        harness.wait_for_the_pause();
         harness.clock.wind(SECOND);
     }
     assert_eq!(harness.next(), "1", "sent without an answer yet");

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::base::limits::{REACTOR_START_TIME, REACTOR_WAVE_BYTES};
-use crate::model::Entry;
 
 impl Harness {
     /// A copy of the files as a kill at this moment would leave them.
@@ -18,52 +17,25 @@ impl Harness {
     }
 }
 
-fn runners(patterns: &[&'static str]) -> Rules {
-    Rules { cmd: Some(Cmd::Runner), ..rules(patterns) }
-}
-
 fn started(jid: &str) -> Answer {
     Answer::Started { jid: jid.to_owned(), tag: format!("salt/run/{jid}") }
 }
 
 impl Harness {
-    /// The master fires an event of a job.
-    fn fire_job_event(&self, tag: &str, pairs: &[(&str, &str)]) {
-        let mut w = Writer::new();
-        w.map(pairs.len());
-        for (key, value) in pairs {
-            w.str(key).str(value);
-        }
-        let body = w.into_bytes();
-        let entry: Entry<'_> = event_entry(tag.as_bytes(), &body, Source::Bus, self.clock.now());
-        let (tx, rx) = sync_channel(1);
-        let done = Box::new(move |stored| tx.send(stored).unwrap());
-        self.intake.submit(Batch::of(&entry), Some(done)).unwrap();
-        crate::testkit::receive(&rx).unwrap();
-    }
-
-    fn wait_for_the_pause(&self) {
-        self.wait_for("the pause", |harness| harness.reactor.handle().next_at().is_some());
-    }
-
-    /// Advances the clock until all events are complete.
-    fn wind_until_done(&self) {
-        self.wait_for("all events to be complete", |harness| {
-            harness.clock.wind(SECOND);
-            let status = harness.reactor.handle().status();
-            status.behind == 0 && status.waiting == 0 && status.open == 0
-        });
-    }
-
     /// Jids of the calls in the records, the earliest first.
     fn jids(&self) -> Vec<String> {
-        let filter = EventFilter { reactions: true, ..EventFilter::default() };
-        let found = self.store.events_before(&filter, self.store.durable(), usize::MAX, usize::MAX).unwrap();
-        let of = |entry: &crate::store::StoredEntry| -> Vec<String> {
+        let of = |entry: &StoredEntry| -> Vec<String> {
             let calls = elements(get(&entry.body, "calls").unwrap_or_default());
             calls.filter_map(|call| as_text(get(call, "jid")?)).map(str::to_owned).collect()
         };
-        found.iter().rev().flat_map(of).collect()
+        self.records().iter().flat_map(of).collect()
+    }
+
+    /// Fires an event whose first try pauses.
+    fn fire_until_pause(&self, tag: &str) {
+        self.fire_event(tag, "web1");
+        assert_eq!(self.next(), tag);
+        self.wait_for_the_pause();
     }
 
     fn outcomes(&self) -> Vec<String> {
@@ -73,12 +45,8 @@ impl Harness {
 
 #[test]
 fn a_busy_master_runs_a_runner_once() {
-    let harness = Harness::start(runners(&["?"]), Settings::default(), |_, times| {
-        if times == 0 { Ok(yes()) } else { Err(no_answer()) }
-    });
-    harness.fire_event("1", "web1");
-    assert_eq!(harness.next(), "1");
-    harness.wait_for_the_pause();
+    let harness = Harness::start(runners(&["?"]), Settings::default(), silent);
+    harness.fire_until_pause("1");
     harness.salts_runner("20260101000000000001", "1");
     harness.wind_until_done();
     assert_eq!(
@@ -90,16 +58,11 @@ fn a_busy_master_runs_a_runner_once() {
 
 #[test]
 fn a_runner_without_a_start_event_is_unknown_and_not_repeated() {
-    let harness = Harness::start(runners(&["?"]), Settings::default(), |_, times| {
-        if times == 0 { Ok(yes()) } else { Err(no_answer()) }
-    });
-    harness.fire_event("1", "web1");
-    assert_eq!(harness.next(), "1");
-    harness.wait_for_the_pause();
+    let harness = Harness::start(runners(&["?"]), Settings::default(), silent);
+    harness.fire_until_pause("1");
     // Starts of other calls: before the request, with other arguments, by a user.
     harness.salts_runner("20260101000000000001", "2");
-    harness
-        .fire_job_event("salt/run/20260101000000000002/new", &[("fun", "runner.test.arg"), ("user", "root")]);
+    harness.fire_texts("salt/run/20260101000000000002/new", &[("fun", "runner.test.arg"), ("user", "root")]);
     harness.wind_until_done();
     assert_eq!(harness.outcomes(), ["unknown"]);
     assert_eq!(harness.metrics.reactor_calls_unknown.get(), 1);
@@ -119,7 +82,7 @@ fn two_equal_calls_claim_different_starts() {
     for _ in 0..3 {
         assert_eq!(harness.next(), "1");
     }
-    harness.wait_for("two to wait", |harness| harness.reactor.handle().status().open == 2);
+    harness.wait_for_open(2);
     // The start of the answered call, and the start of one of the two others.
     harness.salts_runner("20260101000000000002", "1");
     harness.salts_runner("20260101000000000003", "1");
@@ -138,18 +101,8 @@ fn two_equal_calls_claim_different_starts() {
 fn a_start_that_the_reactor_has_not_read_yet_is_waited_for() {
     let rules = runners(&["?"]);
     let held = rules.held.clone();
-    let harness =
-        Harness::start(
-            rules,
-            Settings::default(),
-            |_, times| {
-                if times == 0 { Ok(yes()) } else { Err(no_answer()) }
-            },
-        );
-    harness.fire_event("1", "web1");
-    assert_eq!(harness.next(), "1");
-    let paused_until = |harness: &Harness| harness.reactor.shared.scheduler.lock().next_at();
-    harness.wait_for("the pause", |harness| paused_until(harness).is_some());
+    let harness = Harness::start(rules, Settings::default(), silent);
+    harness.fire_until_pause("1");
     // The reactor stops reading before the start.
     held.shut(true);
     harness.fire_event("held/x", "web1");
@@ -157,7 +110,7 @@ fn a_start_that_the_reactor_has_not_read_yet_is_waited_for() {
     let end = harness.clock.now().after(REACTOR_START_TIME).after(REACTOR_START_TIME);
     harness.wait_for("the end of the search's time", |harness| {
         harness.clock.wind(SECOND);
-        paused_until(harness).is_some_and(|until| until > end)
+        harness.next_at().is_some_and(|until| until > end)
     });
     assert_eq!(harness.outcomes(), [""; 0]);
     held.shut(false);
@@ -198,7 +151,7 @@ fn a_kill_before_the_answer_does_not_repeat_a_runner() {
     assert_eq!(harness.stop().1, [""; 0]);
     let start = killed_while_a_runner_is_asked_for(|harness| {
         harness.salts_runner("20260101000000000001", "1");
-        harness.wait_for("the start to be read", |harness| harness.reactor.handle().status().behind == 0);
+        harness.wait_for("the start to be read", |harness| harness.status().behind == 0);
     });
     let harness =
         Harness::start_in(start, NOW + SECOND, runners(&["?"]), Settings::default(), |_, _| Ok(started("2")));
@@ -216,11 +169,11 @@ fn found_by(tag: impl Fn(&str) -> String, pairs: &[(&str, &str)]) -> (Vec<String
         if times < 2 { Err(no_answer()) } else { Ok(yes()) }
     });
     harness.fire_event("a", "web1");
-    let (_, jid) = harness.asked.recv_timeout(TIMEOUT).unwrap();
+    let (_, jid) = harness.next_request();
     harness.wait_for_the_pause();
     let pairs: Vec<_> =
         pairs.iter().map(|(key, value)| (*key, if *key == "jid" { &*jid } else { *value })).collect();
-    harness.fire_job_event(&tag(&jid), &pairs);
+    harness.fire_texts(&tag(&jid), &pairs);
     harness.clock.wind(SECOND);
     harness.wait_for("the record", |harness| harness.history().len() == 1);
     let outcomes = harness.outcomes();
@@ -259,9 +212,7 @@ fn a_rendered_call_older_than_age_max_is_skipped() {
     let harness = Harness::start(rules(&["?"]), Settings::default(), |_, times| {
         if times < 3 { Err(unreachable()) } else { Ok(yes()) }
     });
-    harness.fire_event("1", "web1");
-    assert_eq!(harness.next(), "1");
-    harness.wait_for_the_pause();
+    harness.fire_until_pause("1");
     harness.clock.wind(3_601 * SECOND);
     harness.wind_until_done();
     assert_eq!(harness.history(), [("1".to_owned(), "old".to_owned(), Vec::new())]);
@@ -302,14 +253,12 @@ fn a_rule_that_is_removed_and_added_again_ignores_the_events_in_between() {
 
 #[test]
 fn after_shadow_earlier_events_cause_no_calls() {
-    let reacting = rules(&["slow/*"]);
-    let slow = reacting.slow.clone();
-    slow.shut(true);
+    let (reacting, slow) = slow(&["slow/*"]);
     let harness = Harness::start(reacting, settings(true), |_, _| Ok(yes()));
     // The first is being rendered, the second waits for it.
     harness.fire_event("slow/1", "web1");
     harness.fire_event("slow/2", "web1");
-    harness.wait_for("both to be open", |harness| harness.reactor.handle().status().open == 2);
+    harness.wait_for_open(2);
     harness.reactor.handle().change(Arc::new(rules(&["slow/*"])), settings(false));
     slow.shut(false);
     harness.wait_until_done();
@@ -322,12 +271,10 @@ fn after_shadow_earlier_events_cause_no_calls() {
 
 #[test]
 fn after_a_restart_that_ends_shadow_earlier_events_cause_no_calls() {
-    let reacting = rules(&["slow/*"]);
-    let slow = reacting.slow.clone();
-    slow.shut(true);
+    let (reacting, slow) = slow(&["slow/*"]);
     let harness = Harness::start(reacting, settings(true), |_, _| Ok(yes()));
     harness.fire_event("slow/1", "web1");
-    harness.wait_for("the event to be open", |harness| harness.reactor.handle().status().open == 1);
+    harness.wait_for_open(1);
     let copy = harness.as_after_a_kill();
     slow.shut(false);
     harness.stop();
@@ -345,20 +292,16 @@ fn retry_unanswered_repeats_a_runner_only_without_a_start_event() {
     let again = || with(|options| options.retry_unanswered = true);
     let answers = |_: &Call, times| if times < 2 { Err(no_answer()) } else { Ok(started("2")) };
     let harness = Harness::start(runners(&["?"]), again(), answers);
-    harness.fire_event("1", "web1");
-    assert_eq!(harness.next(), "1");
-    harness.wait_for_the_pause();
+    harness.fire_until_pause("1");
     harness.clock.wind(SECOND);
     assert_eq!(harness.next(), "1");
     harness.wait_until_done();
     assert_eq!((harness.outcomes(), harness.jids()), (vec!["started".to_owned()], vec!["2".to_owned()]));
     harness.stop();
     let harness = Harness::start(runners(&["?"]), again(), answers);
-    harness.fire_event("1", "web1");
-    assert_eq!(harness.next(), "1");
-    harness.wait_for_the_pause();
+    harness.fire_until_pause("1");
     harness.salts_runner("20260101000000000001", "1");
-    harness.wait_for("the start to be read", |harness| harness.reactor.handle().status().behind == 0);
+    harness.wait_for("the start to be read", |harness| harness.status().behind == 0);
     harness.wind_until_done();
     assert_eq!(harness.outcomes(), ["found"]);
     assert_eq!(harness.stop().1, [""; 0]);
@@ -370,10 +313,9 @@ fn a_job_without_any_answer_is_unknown() {
     let harness = Harness::start(rules(&["?"]), settings, |_, _| Err(no_answer()));
     harness.fire_event("1", "web1");
     let jids = [(); 2].map(|()| {
-        let (_, jid) = harness.asked.recv_timeout(TIMEOUT).unwrap();
+        let (_, jid) = harness.next_request();
         harness.wait_for("the pause, or the end", |harness| {
-            let handle = harness.reactor.handle();
-            handle.next_at().is_some() || handle.status().open == 0
+            harness.next_at().is_some() || harness.status().open == 0
         });
         harness.clock.wind(SECOND);
         jid
@@ -387,9 +329,7 @@ fn a_job_without_any_answer_is_unknown() {
 #[test]
 fn a_sent_call_that_became_too_old_is_not_repeated() {
     let harness = Harness::start(rules(&["?"]), Settings::default(), |_, _| Err(no_answer()));
-    harness.fire_event("1", "web1");
-    assert_eq!(harness.next(), "1");
-    harness.wait_for_the_pause();
+    harness.fire_until_pause("1");
     harness.clock.wind(3_601 * SECOND);
     harness.wind_until_done();
     assert_eq!(harness.outcomes(), ["unknown"]);
@@ -399,9 +339,7 @@ fn a_sent_call_that_became_too_old_is_not_repeated() {
 #[test]
 fn a_call_sent_before_shadow_mode_is_recorded_as_unknown() {
     let harness = Harness::start(rules(&["?"]), settings(false), |_, _| Err(no_answer()));
-    harness.fire_event("1", "web1");
-    assert_eq!(harness.next(), "1");
-    harness.wait_for_the_pause();
+    harness.fire_until_pause("1");
     harness.reactor.handle().change(Arc::new(rules(&["?"])), settings(true));
     harness.wind_until_done();
     assert_eq!(harness.outcomes(), ["unknown"]);
@@ -414,17 +352,17 @@ fn a_job_with_a_lost_answer_is_repeated_unless_it_was_published() {
         if times == 1 { Err(no_answer()) } else { Ok(yes()) }
     });
     harness.fire_event("a", "web1");
-    let (_, jid) = harness.asked.recv_timeout(TIMEOUT).unwrap();
+    let (_, jid) = harness.next_request();
     harness.fire_event(&format!("salt/job/{jid}/publish"), "");
-    harness.wait_for("the pause", |harness| harness.reactor.handle().next_at().is_some());
+    harness.wait_for_the_pause();
     harness.clock.wind(SECOND);
     harness.wait_until_done();
-    assert_eq!(harness.history(), [("a".to_owned(), "done".to_owned(), vec!["found".to_owned()])]);
+    assert_eq!(harness.history(), [outcome("a", "done", "found")]);
     harness.fire_event("b", "web1");
-    let (_, first) = harness.asked.recv_timeout(TIMEOUT).unwrap();
-    harness.wait_for("the pause", |harness| harness.reactor.handle().next_at().is_some());
+    let (_, first) = harness.next_request();
+    harness.wait_for_the_pause();
     harness.clock.wind(SECOND);
-    let (_, second) = harness.asked.recv_timeout(TIMEOUT).unwrap();
+    let (_, second) = harness.next_request();
     assert_eq!(first, second, "the same job");
     harness.wait_until_done();
     assert_eq!(harness.stop().1, [""; 0]);
@@ -432,9 +370,7 @@ fn a_job_with_a_lost_answer_is_repeated_unless_it_was_published() {
 
 /// A directory with unhandled events in the log, `slow/1` and others, and an older checkpoint.
 fn with_unread_events(user: &str, tags: &[String]) -> Arc<tempfile::TempDir> {
-    let reacting = rules(&["*"]);
-    let slow = reacting.slow.clone();
-    slow.shut(true);
+    let (reacting, slow) = slow(&["*"]);
     let harness = Harness::start(reacting, Settings::default(), |_, _| Ok(yes()));
     let before = harness.as_after_a_kill();
     harness.fire_event("slow/1", "web1");
@@ -454,7 +390,7 @@ fn in_the_middle_of_the_log(dir: Arc<tempfile::TempDir>) -> (Harness, Arc<Barrie
     let held = reacting.held.clone();
     held.shut(true);
     let harness = Harness::start_in(dir, NOW, reacting, Settings::default(), |_, _| Ok(yes()));
-    harness.wait_for("the first event to be open", |harness| harness.reactor.handle().status().open == 1);
+    harness.wait_for_open(1);
     (harness, held)
 }
 
@@ -512,7 +448,7 @@ fn an_open_event_that_cannot_be_read_is_queued_once_it_can() {
     let unread = follower::resume(shared, seqs.clone(), &depths, unreadable);
     assert_eq!((unread.as_slice(), harness.metrics.reactor_events_unread.get()), (&seqs[..1], 1));
     assert_eq!(harness.next(), "b");
-    harness.wait_for("the other event", |harness| harness.reactor.handle().status().open == 1);
+    harness.wait_for_open(1);
     assert_eq!(follower::resume(shared, unread, &depths, events), []);
     assert_eq!(harness.next(), "a");
     harness.wait_until_done();

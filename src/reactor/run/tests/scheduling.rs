@@ -14,7 +14,7 @@ fn task(seq: u64, rule: &str, minion: &str) -> Task {
         tag: format!("{rule}/{seq}"),
         body: Arc::from(&b"\x80"[..]),
         minion: minion.to_owned(),
-        has_key: false,
+        ..Event::default()
     };
     Task::new(event, vec![rule.into()], 1, Arc::default())
 }
@@ -41,17 +41,8 @@ fn seqs(turns: &[(QueueItem, Slot)]) -> Vec<u64> {
 /// The item after a failed try.
 fn rendered(item: QueueItem) -> QueueItem {
     let QueueItem::Task(mut task) = item else { panic!("not in memory") };
-    let (plan, made) = (ReactionPlan::default(), Vec::new());
-    task.progress = Some(Box::new(TaskProgress {
-        started_at: Micros(NOW),
-        plan,
-        made,
-        tries: 1,
-        maybe_sent: false,
-        start_recorded: false,
-        since: SeqNo(1),
-        unanswered: None,
-    }));
+    let progress = TaskProgress::of(&task.event, Micros(NOW), ReactionPlan::default(), false);
+    task.progress = Some(Box::new(TaskProgress { tries: 1, ..progress }));
     QueueItem::Task(task)
 }
 

@@ -1,0 +1,85 @@
+//! Users and groups of this machine, from `/etc/passwd` and `/etc/group`. These files lack those of other sources, such as LDAP.
+
+use std::fs;
+
+/// A line of `/etc/passwd`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct User {
+    pub(crate) name: String,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) home: String,
+    pub(crate) shell: String,
+}
+
+impl User {
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::find(&read("/etc/passwd"), |user| user.name == name)
+    }
+
+    pub(crate) fn numbered(uid: u32) -> Option<Self> {
+        Self::find(&read("/etc/passwd"), |user| user.uid == uid)
+    }
+
+    /// The first such user in a text of the format of `/etc/passwd`. Malformed lines are skipped.
+    pub(crate) fn find(passwd: &str, wanted: impl Fn(&Self) -> bool) -> Option<Self> {
+        passwd.lines().filter_map(Self::of).find(|user| wanted(user))
+    }
+
+    fn of(line: &str) -> Option<Self> {
+        let fields: Vec<&str> = line.split(':').collect();
+        let [name, _, uid, gid, _, home, shell] = fields.as_slice() else { return None };
+        let (uid, gid) = (uid.parse().ok()?, gid.parse().ok()?);
+        let [name, home, shell] = [name, home, shell].map(|field| (*field).to_owned());
+        Some(Self { name, uid, gid, home, shell })
+    }
+
+    /// The ids of all its groups.
+    pub(crate) fn gids(&self) -> Vec<u32> {
+        self.gids_in(&read("/etc/group"))
+    }
+
+    fn gids_in(&self, groups: &str) -> Vec<u32> {
+        let is_member = |members: &str| members.split(',').any(|member| member == self.name);
+        let others = groups.lines().filter_map(group).filter(|(_, _, members)| is_member(members));
+        std::iter::once(self.gid).chain(others.map(|(_, gid, _)| gid)).collect()
+    }
+}
+
+/// The id of a group.
+pub(crate) fn group_id(name: &str) -> Option<u32> {
+    read("/etc/group").lines().filter_map(group).find(|(known, ..)| *known == name).map(|(_, gid, _)| gid)
+}
+
+/// Name, id and members of a line of `/etc/group`.
+fn group(line: &str) -> Option<(&str, u32, &str)> {
+    let fields: Vec<&str> = line.split(':').collect();
+    let [name, _, gid, members] = fields.as_slice() else { return None };
+    Some((name, gid.parse().ok()?, members))
+}
+
+/// The text of a system file; empty if it is unreadable.
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_have_the_fields_of_their_line_and_all_their_groups() {
+        let passwd = "root:x:0:0:root:/root:/bin/sh\nsalt:x:980:981::/opt/salt:/bin/false\nbroken:x:y:z\nodd:x:1:1:::\n";
+        let groups = "root:x:0:\nsalt:x:981:\nbroken\nsaltcellar:x:990:ann,salt\nothers:x:991:ann\n";
+        let find = |name: &str| User::find(passwd, |user| user.name == name);
+        let salt = find("salt").unwrap();
+        let fields = (salt.uid, salt.gid, salt.home.as_str(), salt.shell.as_str());
+        assert_eq!(fields, (980, 981, "/opt/salt", "/bin/false"));
+        assert_eq!(salt.gids_in(groups), [981, 990]);
+        assert_eq!((find("broken"), find("sal")), (None, None));
+        assert_eq!(find("odd").unwrap().home, "");
+        assert_eq!(User::find(passwd, |user| user.uid == 980), Some(salt));
+        assert_eq!((User::named("root").unwrap().uid, group_id("root")), (0, Some(0)));
+        assert_eq!((User::numbered(0).unwrap().name.as_str(), group_id("no-such-group")), ("root", None));
+    }
+}
