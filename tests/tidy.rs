@@ -671,7 +671,7 @@ fn a_part_imports_itself_and_lower_layers() {
     let call = "//! x\nuse super::pack::put;\nuse super::{a, b};\nuse crate::reactor::master::pack;\nuse crate::wire::zmtp;\nmod tests {\n    use super::*;\n}";
     assert_eq!(complaints("reactor/master/call.rs", call), [""; 0]);
     assert_eq!(complaints("base/limits/store.rs", "//! x\nuse super::A;"), [""; 0]);
-    assert_eq!(complaints("base/clock.rs", "//! x\nmod tests {\n    use super::*;\n}"), [""; 0]);
+    assert_eq!(complaints("base/clock/mod.rs", "//! x\nmod tests {\n    use super::*;\n}"), [""; 0]);
 }
 
 #[test]

@@ -1,0 +1,150 @@
+//! `POST /hook/<tag>`: fires an event onto Salt's bus, as Salt's engine `webhook` does, so that its reactors work unchanged.
+//!
+//! ```text
+//! tag    salt/engines/hook/<tag>
+//! data   {"headers": {<name>: <value>}, "body": <bytes>, "_stamp": <time>}
+//! ```
+//!
+//! Names of headers are spelled as in that engine (`Content-Type`), and repeated ones are joined by commas. `Authorization`, `Proxy-Authorization` and
+//! `Cookie` are left out: events are stored and read by others.
+//!
+//! A sink of type `http` marks what it delivers of a hook's event with the header [`HOPS`]: how often the event has passed through a hook. So a chain of
+//! hooks and sinks that leads back to itself ends.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::extract::{Extension, RawPathParams, Request, State};
+use axum::response::Response;
+use hyper::StatusCode;
+use hyper::header::HeaderMap;
+
+use super::access::Access;
+use super::answer::{Answer, HttpError, plain};
+use super::server::{HttpServer, Server, rejected};
+use super::tokens::TokenLimits;
+use crate::api::call::fire;
+use crate::base::limits::{HOOK_BODY_BYTES_MAX, HOOK_HOPS_MAX};
+use crate::model::Right;
+use crate::wire::json::to_json;
+use crate::wire::msgpack::Writer;
+use crate::wire::salt_event::{HOOK_TAG, HOPS};
+
+/// Headers with secrets.
+const SECRET: [&str; 3] = ["authorization", "proxy-authorization", "cookie"];
+
+pub(super) async fn receive(
+    State(server): Server,
+    Extension(access): Extension<Option<Access>>,
+    path: RawPathParams,
+    request: Request,
+) -> Response {
+    let tag = path.iter().next().map(|(_, tag)| tag.to_owned()).unwrap_or_default();
+    fired(&server, access, tag, request).await.unwrap_or_else(rejected)
+}
+
+async fn fired(
+    server: &Arc<HttpServer>,
+    access: Option<Access>,
+    tag: String,
+    request: Request,
+) -> Result<Answer, HttpError> {
+    let Some(access) = access else { return Err(HttpError::forbidden("a hook needs a token")) };
+    access.check("a hook", Right::Write)?;
+    let tag = format!("{HOOK_TAG}{tag}");
+    let TokenLimits { minions, tags, functions } = &access.limits;
+    if !TokenLimits::allows(tags.as_deref(), &tag) {
+        return Err(HttpError::forbidden(format!(
+            "{} may not fire {tag:.100}: it is limited by tags",
+            access.name
+        )));
+    }
+    if minions.is_some() || functions.is_some() {
+        let why = "is limited by minions or functions, and a hook's event has neither";
+        return Err(HttpError::forbidden(format!("{} {why}", access.name)));
+    }
+    let bus = bus(request.uri().query())?;
+    let (head, body) = request.into_parts();
+    let hops = hops(&head.headers)?;
+    if hops >= HOOK_HOPS_MAX {
+        server.ctx.metrics.hook_loops.add(1);
+        return Err(HttpError::new(
+            StatusCode::LOOP_DETECTED,
+            "loop",
+            format!(
+                "the event has passed through {hops} hooks (`{HOPS}`), at most {HOOK_HOPS_MAX} are possible: a sink delivers to its own hook"
+            ),
+        ));
+    }
+    let body = server.body(body, HOOK_BODY_BYTES_MAX).await?;
+    let data = data(&head.headers, &body);
+    let firing = server.clone();
+    let work = move || fire(&firing.ctx, bus.as_deref(), &tag, &data, |_| Ok(()));
+    let answer = server.carry_out(work).await??;
+    server.ctx.metrics.hook_events.add(1);
+    let answer = rmpv::decode::read_value(&mut answer.as_slice()).map(|answer| to_json(&answer).to_string());
+    let text = answer.map_err(|error| HttpError::bad(error.to_string()))?;
+    Ok(plain(StatusCode::ACCEPTED, "application/json", text.into()))
+}
+
+/// The bus in a query such as `bus=/var/run/salt/master`, needed if the daemon reads several.
+fn bus(query: Option<&str>) -> Result<Option<String>, HttpError> {
+    let uri = format!("/?{}", query.unwrap_or_default()).parse::<hyper::Uri>();
+    let uri = uri.map_err(|_| HttpError::bad("the query is malformed"))?;
+    let pairs = axum::extract::Query::<Vec<(String, String)>>::try_from_uri(&uri)
+        .map_err(|error| HttpError::bad(error.to_string()))?;
+    let mut found = None;
+    for (name, value) in pairs.0 {
+        match name.as_str() {
+            "bus" => found = Some(value),
+            _ => return Err(HttpError::bad(format!("unknown parameter {name:.50}; a hook has `bus`"))),
+        }
+    }
+    Ok(found)
+}
+
+fn hops(headers: &HeaderMap) -> Result<u32, HttpError> {
+    let number = |value: &hyper::header::HeaderValue| value.to_str().ok()?.parse::<u32>().ok();
+    let mut hops = 0;
+    for value in headers.get_all(HOPS) {
+        let expected = || HttpError::bad(format!("`{HOPS}` is a number"));
+        hops = number(value).ok_or_else(expected)?.max(hops);
+    }
+    Ok(hops)
+}
+
+/// The data of the event: msgpack.
+fn data(headers: &HeaderMap, body: &[u8]) -> Vec<u8> {
+    let mut shown = BTreeMap::<String, String>::new();
+    for (name, value) in headers {
+        if SECRET.contains(&name.as_str()) {
+            continue;
+        }
+        // As Tornado decodes them.
+        let value: String = value.as_bytes().iter().map(|byte| char::from(*byte)).collect();
+        let joined = shown.entry(spelled(name.as_str())).or_default();
+        if !joined.is_empty() {
+            joined.push(',');
+        }
+        joined.push_str(&value);
+    }
+    let mut w = Writer::new();
+    w.map(2).str("headers").map(shown.len());
+    for (name, value) in &shown {
+        w.str(name).str(value);
+    }
+    w.str("body").bin(body);
+    w.into_bytes()
+}
+
+/// `content-type` as `Content-Type`.
+fn spelled(name: &str) -> String {
+    let word = |word: &str| {
+        let mut letters = word.chars();
+        letters.next().map(|first| first.to_ascii_uppercase()).into_iter().chain(letters).collect::<String>()
+    };
+    name.split('-').map(word).collect::<Vec<_>>().join("-")
+}
+
+#[cfg(test)]
+mod tests;

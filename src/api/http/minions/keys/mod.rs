@@ -1,0 +1,124 @@
+//! The keys accepted by the master: `<pki_dir>/minions/<id>`, as `salt-key` stores them.
+//!
+//! # Invariant
+//!
+//! A key is valid only while its file exists: each lookup checks the file for changes.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustls::pki_types::SubjectPublicKeyInfoDer;
+use rustls::pki_types::pem::PemObject as _;
+
+use crate::base::limits::{HTTPS_KEYS_REMEMBERED, PEM_BYTES_MAX};
+use crate::config::salt_master::{FileIdentity, read_small};
+use crate::wire::signed::der::rsa_public_key;
+
+/// Why no key is available.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NoKey {
+    /// The master has not accepted the key: it is unknown, pending, rejected or denied.
+    #[error("the key of minion {id} is {state} at this master: `salt-key` accepts it")]
+    NotAccepted {
+        id: String,
+        /// The state in `salt-key`.
+        state: &'static str,
+    },
+    /// The accepted key cannot be read.
+    #[error("the accepted key of minion {id} cannot be read: {why}")]
+    Unreadable { id: String, why: String },
+}
+
+/// The store of Salt's driver `mmap_key`, which replaces the files of `localfs_key` (`keys.cache_driver`, from 3008 on).
+const OTHER_STORE: &str = ".mmap_keys.idx";
+
+/// Directories of other keys, and their states in `salt-key`.
+const NOT_ACCEPTED: [(&str, &str); 3] =
+    [("minions_pre", "pending"), ("minions_rejected", "rejected"), ("minions_denied", "denied")];
+
+/// An `RSAPublicKey` in DER.
+pub(super) type PublicKey = Arc<[u8]>;
+
+/// The directory of keys, with a cache of recently used ones.
+pub(super) struct Keys {
+    dir: PathBuf,
+    known: Mutex<HashMap<String, (FileIdentity, PublicKey)>>,
+}
+
+impl Keys {
+    /// The keys in the master's `pki_dir`.
+    pub(super) fn of(pki_dir: &Path) -> Self {
+        let keys = Self { dir: pki_dir.to_owned(), known: Mutex::default() };
+        if let Some(why) = keys.not_files() {
+            tracing::error!(dir = %pki_dir.display(), "all minions are rejected: {why}");
+        }
+        keys
+    }
+
+    /// Why this directory does not have the keys that the master accepts.
+    fn not_files(&self) -> Option<String> {
+        let dir = self.dir.display();
+        if self.dir.join(OTHER_STORE).exists() {
+            return Some(format!(
+                "the master keeps its keys in {dir}/{OTHER_STORE} (keys.cache_driver: mmap_key), and the HTTPS source reads only files of \
+                 localfs_key; if the master uses localfs_key again, remove {OTHER_STORE}*"
+            ));
+        }
+        (!self.dir.join("minions").is_dir()).then(|| {
+            format!(
+                "there is no directory {dir}/minions: the master's keys are elsewhere (https.pki_dir), or not in files (keys.cache_driver)"
+            )
+        })
+    }
+
+    /// The accepted key of a minion. The envelope's parser guarantees that `id` is a valid file name.
+    pub(super) fn accepted(&self, id: &str) -> Result<PublicKey, NoKey> {
+        let path = self.dir.join("minions").join(id);
+        let unreadable = |why: &dyn std::fmt::Display| NoKey::Unreadable {
+            id: id.to_owned(),
+            why: format!("{}: {why}", path.display()),
+        };
+        if let Some(why) = self.not_files() {
+            return Err(NoKey::Unreadable { id: id.to_owned(), why });
+        }
+        let identity = match FileIdentity::of(&path) {
+            Ok(identity) => identity,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                self.known.lock().remove(id);
+                return Err(NoKey::NotAccepted { id: id.to_owned(), state: self.state(id) });
+            }
+            Err(error) => return Err(unreadable(&error)),
+        };
+        if let Some((known, key)) = self.known.lock().get(id)
+            && *known == identity
+        {
+            return Ok(key.clone());
+        }
+        let text = read_small(&path, PEM_BYTES_MAX).map_err(|error| unreadable(&error))?;
+        let key: PublicKey = public_key(&text).map_err(|why| unreadable(&why))?.into();
+        let mut known = self.known.lock();
+        if known.len() >= HTTPS_KEYS_REMEMBERED {
+            known.clear();
+        }
+        known.insert(id.to_owned(), (identity, key.clone()));
+        Ok(key)
+    }
+
+    fn state(&self, id: &str) -> &'static str {
+        let found = NOT_ACCEPTED.iter().find(|(dir, _)| self.dir.join(dir).join(id).exists());
+        found.map_or("unknown", |(_, state)| state)
+    }
+}
+
+/// Parses PEM. Old releases of Salt labelled both forms as a bare RSA key.
+fn public_key(text: &[u8]) -> Result<Vec<u8>, &'static str> {
+    const WANTED: &str = "no RSA public key in PEM (BEGIN PUBLIC KEY)";
+    let text = String::from_utf8_lossy(text).replace("RSA PUBLIC KEY", "PUBLIC KEY");
+    let der = SubjectPublicKeyInfoDer::from_pem_slice(text.as_bytes()).map_err(|_| WANTED)?;
+    rsa_public_key(&der).map(<[u8]>::to_vec).ok_or(WANTED)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,159 @@
+//! The state of the live view, and the keys that change it.
+
+use std::time::Instant;
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use serde_json::Value as Json;
+
+use crate::api::status::Status;
+use crate::cli::Fields as _;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Action {
+    /// Nothing outside of the view.
+    Stay,
+    /// Read this job and open it.
+    Open(String),
+    /// End.
+    Quit,
+}
+
+/// Rates between the last two updates, per second.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct LiveRates {
+    pub(super) events: f64,
+    pub(super) returns: f64,
+    pub(super) failed: f64,
+    pub(super) entries: f64,
+}
+
+#[derive(Default)]
+pub(super) struct View {
+    pub(super) status: Status,
+    /// Absent before the second update.
+    pub(super) rates: Option<LiveRates>,
+    pub(super) reactions: Vec<Json>,
+    /// The open job.
+    pub(super) job: Option<Json>,
+    /// Lines by which the open job is scrolled.
+    pub(super) scroll: u16,
+    pub(super) filter: String,
+    /// Whether keys change the filter.
+    pub(super) is_editing: bool,
+    jobs: Vec<Json>,
+    selected: usize,
+    paused: bool,
+    updated: Option<Instant>,
+}
+
+const EVENTS: [&str; 3] = ["bus_events", "event_return_events", "zmq_events"];
+
+impl View {
+    pub(super) fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    /// Replaces what is shown. The selected job stays selected.
+    pub(super) fn update(&mut self, now: Instant, status: Status, jobs: Json, reactions: Json) {
+        let of = |status: &Status, names: &[&str]| -> u64 {
+            names.iter().filter_map(|name| status.counters.get(*name)).sum()
+        };
+        // A restarted daemon counts from zero.
+        let before = self.updated.filter(|_| self.status.pid == status.pid);
+        self.rates = before.map(|before| {
+            let seconds = now.saturating_duration_since(before).as_secs_f64().max(1e-3);
+            let rate =
+                |names: &[&str]| of(&status, names).saturating_sub(of(&self.status, names)) as f64 / seconds;
+            LiveRates {
+                events: rate(&EVENTS),
+                returns: rate(&["returns_stored"]),
+                failed: rate(&["returns_failed"]),
+                entries: rate(&["entries_stored"]),
+            }
+        });
+        let selected = self.shown().get(self.selected).map(|job| job.leaf("jid"));
+        let rows = |list: Json| match list {
+            Json::Array(rows) => rows,
+            _ => Vec::new(),
+        };
+        (self.status, self.jobs, self.reactions) = (status, rows(jobs), rows(reactions));
+        self.updated = Some(now);
+        // A selected first row means the newest job.
+        if self.selected > 0
+            && let Some(at) =
+                selected.and_then(|jid| self.shown().iter().position(|job| job.leaf("jid") == jid))
+        {
+            self.selected = at;
+        }
+        self.clamp();
+    }
+
+    pub(super) fn shown(&self) -> Vec<&Json> {
+        let passes = |job: &&Json| {
+            ["fun", "tgt", "user"].iter().any(|name| job.joined(name).contains(self.filter.as_str()))
+        };
+        self.jobs.iter().filter(passes).collect()
+    }
+
+    pub(super) fn selected(&self) -> usize {
+        self.selected
+    }
+
+    pub(super) fn open(&mut self, job: Json) {
+        (self.job, self.scroll) = (Some(job), 0);
+    }
+
+    fn clamp(&mut self) {
+        self.selected = self.selected.min(self.shown().len().saturating_sub(1));
+    }
+
+    pub(super) fn press(&mut self, key: KeyEvent) -> Action {
+        if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
+            return Action::Quit;
+        }
+        if self.is_editing {
+            match key.code {
+                KeyCode::Enter => self.is_editing = false,
+                KeyCode::Esc => (self.is_editing, self.filter) = (false, String::new()),
+                KeyCode::Backspace => drop(self.filter.pop()),
+                KeyCode::Char(c) => self.filter.push(c),
+                _ => {}
+            }
+            self.clamp();
+            return Action::Stay;
+        }
+        if self.job.is_some() {
+            match key.code {
+                KeyCode::Esc | KeyCode::Char('q') | KeyCode::Enter => self.job = None,
+                KeyCode::Down | KeyCode::Char('j') => self.scroll = self.scroll.saturating_add(1),
+                KeyCode::Up | KeyCode::Char('k') => self.scroll = self.scroll.saturating_sub(1),
+                KeyCode::PageDown => self.scroll = self.scroll.saturating_add(10),
+                KeyCode::PageUp => self.scroll = self.scroll.saturating_sub(10),
+                _ => {}
+            }
+            return Action::Stay;
+        }
+        match key.code {
+            KeyCode::Char('q') => return Action::Quit,
+            KeyCode::Char('p' | ' ') => self.paused = !self.paused,
+            KeyCode::Char('/') => self.is_editing = true,
+            KeyCode::Esc => self.filter.clear(),
+            KeyCode::Down | KeyCode::Char('j') => self.selected += 1,
+            KeyCode::Up | KeyCode::Char('k') => self.selected = self.selected.saturating_sub(1),
+            KeyCode::PageDown => self.selected += 10,
+            KeyCode::PageUp => self.selected = self.selected.saturating_sub(10),
+            KeyCode::Home => self.selected = 0,
+            KeyCode::Enter => {
+                if let Some(job) = self.shown().get(self.selected) {
+                    return Action::Open(job.leaf("jid"));
+                }
+            }
+            _ => {}
+        }
+        self.clamp();
+        Action::Stay
+    }
+}
+
+#[cfg(test)]
+mod tests;

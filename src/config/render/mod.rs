@@ -1,0 +1,137 @@
+//! Renders configurations for `saltcellar check`.
+
+use std::fmt::Write;
+
+use serde::ser::Error as _;
+use serde::{Serialize, Serializer};
+use serde_json::{Map, Value as Json, json};
+
+use super::load::names;
+use super::{Config, Origin};
+
+/// The values of all keys, as in a configuration file.
+pub(super) fn values(config: &Config) -> Map<String, Json> {
+    match serde_json::to_value(config) {
+        Ok(Json::Object(values)) => values,
+        // The keys of a configuration are texts, and its values can all be written.
+        other => unreachable!("{other:?}"),
+    }
+}
+
+/// Keys whose value is a mapping with names that the user chooses. Every other mapping is a section.
+const MAPPINGS: [&str; 2] = ["scripts", "sinks"];
+
+/// The values of all keys by dotted name.
+pub(super) fn by_name(config: &Config) -> Map<String, Json> {
+    let mut named = Map::new();
+    for (name, value) in values(config) {
+        match value {
+            Json::Object(section) if !MAPPINGS.contains(&name.as_str()) => {
+                named.extend(section.into_iter().map(|(key, value)| (format!("{name}.{key}"), value)));
+            }
+            value => _ = named.insert(name, value),
+        }
+    }
+    named
+}
+
+/// Writes a list of mappings without their unset fields.
+pub(super) fn items<T: Serialize, S: Serializer>(items: &[T], to: S) -> Result<S::Ok, S::Error> {
+    let mut value = serde_json::to_value(items).map_err(S::Error::custom)?;
+    remove_unset(&mut value);
+    value.serialize(to)
+}
+
+fn remove_unset(value: &mut Json) {
+    match value {
+        Json::Array(items) => items.iter_mut().for_each(remove_unset),
+        Json::Object(map) => {
+            let is_unset =
+                |value: &Json| matches!(value, Json::Null | Json::Bool(false)) || *value == json!([]);
+            map.retain(|_, value| !is_unset(value));
+            map.values_mut().for_each(remove_unset);
+        }
+        _ => {}
+    }
+}
+
+/// The effective configuration as YAML that [`super::Config::load`] can read.
+pub(super) fn yaml(config: &Config) -> String {
+    let mut text = format!("# saltcellar {}, effective configuration\n", env!("CARGO_PKG_VERSION"));
+    for (name, value) in values(config) {
+        if MAPPINGS.contains(&name.as_str()) {
+            yaml_key(&mut text, "", &name, &value, config.origin(&name));
+        } else if let Json::Object(section) = value {
+            line(&mut text, format_args!("{name}:"));
+            for (key, value) in section {
+                yaml_key(&mut text, "  ", &key, &value, config.origin(&format!("{name}.{key}")));
+            }
+        } else {
+            yaml_key(&mut text, "", &name, &value, config.origin(&name));
+        }
+    }
+    text
+}
+
+fn yaml_key(text: &mut String, indent: &str, name: &str, value: &Json, origin: &Origin) {
+    match value {
+        // A key without a value cannot be written, but is listed.
+        Json::Null => line(text, format_args!("{indent}# {name}: not set  # {origin}")),
+        Json::Array(items) if !items.is_empty() => {
+            line(text, format_args!("{indent}{name}:  # {origin}"));
+            for item in items {
+                line(text, format_args!("{indent}  - {}", scalar(item)));
+            }
+        }
+        Json::Object(items) if !items.is_empty() => {
+            line(text, format_args!("{indent}{name}:  # {origin}"));
+            for (item, value) in items {
+                line(text, format_args!("{indent}  {}: {}", scalar(&json!(item)), scalar(value)));
+            }
+        }
+        _ => line(text, format_args!("{indent}{name}: {}  # {origin}", scalar(value))),
+    }
+}
+
+/// The effective configuration and its origins.
+pub(super) fn json(config: &Config) -> Json {
+    let origins = names().into_iter().map(|name| {
+        let origin = config.origin(&name).to_string();
+        (name, Json::from(origin))
+    });
+    json!({ "config": values(config), "origins": origins.collect::<Map<_, _>>() })
+}
+
+fn line(text: &mut String, arguments: std::fmt::Arguments<'_>) {
+    // Writing to a String cannot fail.
+    let _ = writeln!(text, "{arguments}");
+}
+
+/// A YAML value on one line. Text is bare where that is unambiguous, else quoted as in JSON.
+fn scalar(value: &Json) -> String {
+    match value {
+        Json::String(text) if is_bare(text) => text.clone(),
+        Json::Object(map) => {
+            let pairs: Vec<_> = map
+                .iter()
+                .map(|(name, value)| format!("{}: {}", scalar(&json!(name)), scalar(value)))
+                .collect();
+            format!("{{{}}}", pairs.join(", "))
+        }
+        Json::Array(items) => format!("[{}]", items.iter().map(scalar).collect::<Vec<_>>().join(", ")),
+        other => other.to_string(),
+    }
+}
+
+fn is_bare(text: &str) -> bool {
+    let first = text.chars().next().is_some_and(|c| c.is_ascii_alphabetic() || c == '/');
+    let sized =
+        text.chars().next().is_some_and(|c| c.is_ascii_digit()) && text.ends_with(['B', 's', 'm', 'h', 'd']);
+    let rest = text.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
+    (first || sized)
+        && rest
+        && !matches!(text, "null" | "true" | "false" | "yes" | "no" | "on" | "off" | "y" | "n")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,143 @@
+//! The keys under `store`: durability, sizes and retention.
+
+use serde::{Deserialize, Serialize};
+
+use super::error::{Invalid, at_most, unique, within};
+use super::render;
+use crate::base::limits::{CLASS_RULES_MAX, CLASSES_MAX, ENTRY_BYTES_MAX, PIN_BYTES_MAX};
+use crate::model::word::{self, GIB, KIB, MIB, Word, words};
+use crate::model::{ClassRules, Durability, EVENTS, JOBS};
+
+/// Settings of the store.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StoreConfig {
+    /// When a call is acknowledged. `durable`: after its entries are synced; a power cut loses no acknowledged entry. `written 5s`: after its entries
+    /// are handed to the kernel, which are synced within that time; a killed daemon loses nothing, a power cut loses up to the last five seconds.
+    ///
+    /// - value: durable, or written and a time from 1s to 60s
+    /// - default: `durable`
+    /// - example: `written 5s`
+    #[serde(with = "word")]
+    pub durability: Durability,
+    /// The size at which a segment of the log is sealed and a new one started.
+    ///
+    /// - value: a size from 1MiB to 64GiB: a number of bytes, or a number with KiB, MiB or GiB
+    /// - default: `256MiB`
+    /// - example: `1GiB`
+    #[serde(with = "word")]
+    pub segment_bytes_max: u64,
+    /// The largest event, load or return that is stored. Larger ones are rejected and counted.
+    ///
+    /// - value: a size from 64KiB to 64MiB: a number of bytes, or a number with KiB or MiB
+    /// - default: `64MiB`
+    /// - example: `16MiB`
+    #[serde(with = "word")]
+    pub entry_bytes_max: usize,
+    /// Retention classes. An entry belongs to the first class with a matching item under `match`. Entries without a match belong to `jobs` if they
+    /// are part of a job, else to `events`; these two classes always exist. An item has a glob for the function (`fun`), for the event's tag (`tag`),
+    /// or both. A function selects its jobs as a whole: load, returns and events. A tag selects single events. `keep` limits the class by `age` (a
+    /// time such as `12h` or `30d`, `forever`, or `salt` for the master's `keep_jobs_seconds`), by `bytes` on disk, and by `entries`. The oldest
+    /// entries are deleted first, in segments of at most a sixteenth of each limit. Held jobs are kept (`saltcellar store hold`).
+    ///
+    /// - value: a list of classes, each with `name`, `match` and `keep`
+    /// - default: `jobs` with the age of Salt's `keep_jobs_seconds`, `events` with 30 days
+    /// - example: `[{name: chatter, match: [{fun: saltutil.find_job}, {tag: salt/auth}], keep: {age: 1d}}]`
+    #[serde(serialize_with = "render::items")]
+    pub classes: Vec<ClassRules>,
+    /// With less free space than this, retention deletes the oldest segments early: first of classes with a `match`, then of `events`, then of
+    /// `jobs`. `auto` is a tenth of the file system, at most 3GiB.
+    ///
+    /// - value: a size: a number of bytes, or a number with KiB, MiB or GiB; or auto
+    /// - default: `auto`
+    /// - example: `10GiB`
+    #[serde(with = "word")]
+    pub free_bytes_low: Space,
+    /// With less free space than this, the store accepts no entries: callers get `unavailable` and spool. Reading continues. `auto` is a twentieth of
+    /// the file system, at most 1GiB.
+    ///
+    /// - value: a size: a number of bytes, or a number with KiB, MiB or GiB; or auto
+    /// - default: `auto`
+    /// - example: `2GiB`
+    #[serde(with = "word")]
+    pub free_bytes_min: Space,
+    /// Size that pinned consumers may keep of a class beyond its limits (`saltcellar consumers pin`). The oldest segments beyond it are deleted, and
+    /// the consumer gets a gap record. With too little free space pins have no effect.
+    ///
+    /// - value: a size: a number of bytes, or a number with KiB, MiB or GiB
+    /// - default: `10GiB`
+    /// - example: `50GiB`
+    #[serde(with = "word")]
+    pub pin_bytes_max: u64,
+}
+
+/// An amount of free space on the state directory's file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Space {
+    /// A share of the file system, up to a limit (see [`crate::base::limits::FREE_BYTES_MIN`]).
+    Auto,
+    /// A number of bytes.
+    Bytes(u64),
+}
+
+words! {
+    Space: "a size: a number of bytes, or a number with KiB, MiB or GiB; or auto",
+        |text| if text == "auto" { Some(Self::Auto) } else { u64::parse(text).map(Self::Bytes) },
+        |space| space.bytes().show().unwrap_or_else(|| "auto".to_owned());
+}
+
+impl Space {
+    /// The bytes, unless automatic.
+    pub fn bytes(self) -> Option<u64> {
+        match self {
+            Self::Auto => None,
+            Self::Bytes(bytes) => Some(bytes),
+        }
+    }
+}
+
+impl Default for StoreConfig {
+    fn default() -> Self {
+        Self {
+            durability: Durability::Durable,
+            segment_bytes_max: 256 * MIB,
+            entry_bytes_max: ENTRY_BYTES_MAX,
+            classes: vec![ClassRules::events(), ClassRules::jobs()],
+            free_bytes_low: Space::Auto,
+            free_bytes_min: Space::Auto,
+            pin_bytes_max: PIN_BYTES_MAX,
+        }
+    }
+}
+
+impl StoreConfig {
+    /// Checks the values, and adds the classes `events` and `jobs` if they are missing.
+    pub(super) fn check(&mut self) -> Result<(), Invalid> {
+        within("store.segment_bytes_max", &self.segment_bytes_max, MIB..=64 * GIB)?;
+        let entry_bytes_max = self.entry_bytes_max as u64;
+        within("store.entry_bytes_max", &entry_bytes_max, 64 * KIB..=ENTRY_BYTES_MAX as u64)?;
+        at_most("store.classes", self.classes.len(), CLASSES_MAX)?;
+        for (n, class) in self.classes.iter().enumerate() {
+            let key = |name: &str| format!("store.classes[{n}].{name}");
+            if let Some(n) = class.rules.iter().position(|rule| rule.fun.is_none() && rule.tag.is_none()) {
+                let problem = "it matches nothing; give fun, tag, or both";
+                return Err(Invalid::new(key(&format!("match[{n}]")), problem));
+            }
+            let is_fixed = [JOBS, EVENTS].contains(&class.name.as_str());
+            if !is_fixed && !(1..=CLASS_RULES_MAX).contains(&class.rules.len()) {
+                let problem = format!("{} items; give from 1 to {CLASS_RULES_MAX}", class.rules.len());
+                return Err(Invalid::new(key("match"), problem));
+            }
+            within(key("keep.bytes"), &class.keep.bytes.unwrap_or(MIB), MIB..)?;
+            within(key("keep.entries"), &class.keep.entries.unwrap_or(1000), 1000..)?;
+        }
+        let names: Vec<_> = self.classes.iter().map(|class| class.name.clone()).collect();
+        unique("store.classes", "name", &names)?;
+        let missing = |fixed: &ClassRules| !names.contains(&fixed.name);
+        self.classes.extend([ClassRules::events(), ClassRules::jobs()].into_iter().filter(missing));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

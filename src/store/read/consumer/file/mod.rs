@@ -1,0 +1,155 @@
+//! The file `CONSUMERS`: all consumers with their cursors. It is neither derived from the log nor part of it.
+//!
+//! # On disk
+//!
+//! Text. A title, then lines that each hold a consumer as it was at some time; the last line of a name counts. The file is appended to, and
+//! rewritten when it has grown.
+//!
+//! ```text
+//! saltcellar consumers 1
+//! <xxh3-64 of the JSON, 16 hexadecimal digits> {"name": .., "cursor": .., ..}
+//! <as above> {"name": .., "deleted": true}
+//! ```
+//!
+//! A line whose checksum does not match (an incomplete write, damage) is ignored: an earlier line of that name counts, whose cursor is lower,
+//! so events are delivered again and none is skipped. A line with a valid checksum that this release cannot read is preserved.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::ConsumerRecord;
+use crate::base::limits::CONSUMER_FILE_GROWTH;
+use crate::store::error::{StoreError, io_at};
+use crate::store::format::read_if_exists;
+use crate::store::vfs::{Fs, FsFile};
+
+const TITLE: &str = "saltcellar consumers 1";
+
+#[derive(Debug)]
+pub(super) struct ConsumerFile {
+    path: PathBuf,
+    fs: Arc<dyn Fs>,
+    /// `None` if the file must be rewritten first.
+    open: Option<Box<dyn FsFile>>,
+    len: u64,
+    /// Length after it was last rewritten.
+    base: u64,
+    /// Lines of another release.
+    foreign: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Line {
+    name: String,
+    #[serde(default)]
+    deleted: bool,
+}
+
+impl ConsumerFile {
+    /// Reads the file, if it exists.
+    pub(super) fn open(
+        state_dir: &Path,
+        fs: Arc<dyn Fs>,
+    ) -> Result<(Self, BTreeMap<String, ConsumerRecord>), StoreError> {
+        let path = state_dir.join("CONSUMERS");
+        let bytes = read_if_exists(&path)?.unwrap_or_default();
+        let text = String::from_utf8_lossy(&bytes);
+        let mut lines = text.lines();
+        let title = lines.next().unwrap_or(TITLE);
+        if title != TITLE {
+            let what = format!(
+                "line 1: expected `{TITLE}`, found {title:?}; the release that wrote the file can read it"
+            );
+            return Err(StoreError::Corrupt { path, offset: 0, what });
+        }
+        let (mut records, mut foreign) = (BTreeMap::new(), BTreeMap::new());
+        for (number, line) in (2..).zip(lines) {
+            let Some(json) = checked(line) else {
+                tracing::error!(path = %path.display(), line = number, "line of the consumers ignored: checksum mismatch");
+                continue;
+            };
+            let Ok(Line { name, deleted }) = serde_json::from_str(json) else {
+                foreign.insert(format!("line {number}"), line.to_owned());
+                continue;
+            };
+            foreign.remove(&name);
+            records.remove(&name);
+            if deleted {
+                continue;
+            }
+            match serde_json::from_str::<ConsumerRecord>(json) {
+                Ok(record) => {
+                    records.insert(name, record);
+                }
+                Err(error) => {
+                    tracing::error!(path = %path.display(), line = number, consumer = name, %error, "consumer unreadable, keeping its line");
+                    foreign.insert(name, line.to_owned());
+                }
+            }
+        }
+        // The first change rewrites it: the end may be an incomplete line.
+        let file = Self { path, fs, open: None, len: 0, base: 0, foreign: foreign.into_values().collect() };
+        Ok((file, records))
+    }
+
+    /// Saves changes: `record` is the new state of `name`, `None` for a deleted consumer; `all` are the consumers before the change. With
+    /// `sync`, it is durable on return, otherwise it survives the end of the process.
+    pub(super) fn save<'a>(
+        &mut self,
+        name: &str,
+        record: Option<&'a ConsumerRecord>,
+        all: impl Iterator<Item = &'a ConsumerRecord>,
+        sync: bool,
+    ) -> Result<(), StoreError> {
+        let line = match record {
+            Some(record) => line(record)?,
+            None => line(&serde_json::json!({ "name": name, "deleted": true }))?,
+        };
+        let has_room = self.len + line.len() as u64 <= 2 * self.base + CONSUMER_FILE_GROWTH;
+        if let Some(file) = self.open.as_ref().filter(|_| has_room) {
+            let written = file.write_all_at(line.as_bytes(), self.len);
+            let written = written.and_then(|()| if sync { file.sync_data() } else { Ok(()) });
+            self.len += line.len() as u64;
+            return written.map_err(|why| {
+                // Its content is unknown.
+                self.open = None;
+                io_at("append to", &self.path)(why)
+            });
+        }
+        self.open = None;
+        let mut text = format!("{TITLE}\n");
+        for other in all.filter(|other| other.name != name) {
+            text += &self::line(other)?;
+        }
+        if record.is_some() {
+            text += &line;
+        }
+        for line in &self.foreign {
+            text += line;
+            text.push('\n');
+        }
+        self.fs.write_whole(&self.path, text.as_bytes()).map_err(io_at("write", &self.path))?;
+        let file = self.fs.open_to_write(&self.path).map_err(io_at("open for writing", &self.path))?;
+        (self.open, self.len, self.base) = (Some(file), text.len() as u64, text.len() as u64);
+        Ok(())
+    }
+}
+
+fn line(record: &impl Serialize) -> Result<String, StoreError> {
+    let json =
+        serde_json::to_string(record).map_err(|_| StoreError::Broken("a consumer that is not JSON"))?;
+    Ok(format!("{:016x} {json}\n", xxh3_64(json.as_bytes())))
+}
+
+/// The JSON of a line, if its checksum holds.
+fn checked(line: &str) -> Option<&str> {
+    let (sum, json) = line.split_once(' ')?;
+    (u64::from_str_radix(sum, 16).ok()? == xxh3_64(json.as_bytes())).then_some(json)
+}
+
+#[cfg(test)]
+mod tests;

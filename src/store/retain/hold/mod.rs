@@ -1,0 +1,129 @@
+//! Holds: jobs that are exempt from retention.
+//!
+//! Holds are set by an administrator. They are in a small text file, written atomically: not in sled, which may be
+//! rebuilt from the log, and not in the log, which contains only Salt's data.
+//!
+//! # On disk
+//!
+//! ```text
+//! HOLDS    one line per job: jid, tab, time of the hold (microseconds since 1970), tab, reason
+//! ```
+//!
+//! A malformed line is reported and preserved, so that an editing mistake loses no hold.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+
+use crate::base::clock::Micros;
+use crate::base::limits::{HOLD_REASON_BYTES_MAX, HOLDS_MAX};
+use crate::model::JidKey;
+use crate::store::error::{StoreError, io_at};
+use crate::store::format::read_if_exists;
+use crate::store::vfs::Fs;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Hold {
+    pub(crate) jid: String,
+    /// Time of the first hold.
+    pub(crate) since: Micros,
+    /// Reason given by the administrator.
+    pub(crate) reason: String,
+}
+
+/// The holds of a store.
+#[derive(Debug)]
+pub(crate) struct Holds {
+    path: PathBuf,
+    fs: Arc<dyn Fs>,
+    list: RwLock<List>,
+}
+
+#[derive(Debug, Default, Clone)]
+struct List {
+    holds: BTreeMap<String, Hold>,
+    /// Malformed lines.
+    malformed: Vec<String>,
+}
+
+impl Holds {
+    pub(crate) fn open(state_dir: &Path, fs: Arc<dyn Fs>) -> Result<Self, StoreError> {
+        let path = state_dir.join("HOLDS");
+        let bytes = read_if_exists(&path)?.unwrap_or_default();
+        let text = String::from_utf8_lossy(&bytes);
+        let mut list = List::default();
+        for (line, text) in (1..).zip(text.lines()).filter(|(_, text)| !text.is_empty()) {
+            if let Some(hold) = read_line(text) {
+                list.holds.insert(hold.jid.clone(), hold);
+            } else {
+                tracing::error!(
+                    path = %path.display(), line, "malformed hold, expected: jid, tab, microseconds since 1970, tab, reason"
+                );
+                list.malformed.push(text.to_owned());
+            }
+        }
+        Ok(Self { path, fs, list: RwLock::new(list) })
+    }
+
+    /// All holds, sorted by jid.
+    pub(crate) fn all(&self) -> Vec<Hold> {
+        self.list.read().holds.values().cloned().collect()
+    }
+
+    /// Holds a job; for a held job, changes the reason only. Durable on return.
+    pub(crate) fn hold(&self, jid: &str, reason: &str, now: Micros) -> Result<Hold, StoreError> {
+        let refused = |what: String| StoreError::Refused(format!("cannot hold the job {jid:?}: {what}"));
+        if jid.is_empty() || jid.contains(['\t', '\n', '\r']) {
+            return Err(refused("a jid must not be empty or contain tabs or line breaks".to_owned()));
+        }
+        let reason: String = reason.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        if reason.len() > HOLD_REASON_BYTES_MAX {
+            return Err(refused(format!("a reason has at most {HOLD_REASON_BYTES_MAX} bytes")));
+        }
+        self.change(|list| {
+            if list.holds.len() >= HOLDS_MAX && !list.holds.contains_key(jid) {
+                return Err(refused(format!(
+                    "the limit of {HOLDS_MAX} holds is reached; use a class with longer retention"
+                )));
+            }
+            let fresh = || Hold { jid: jid.to_owned(), since: now, reason: String::new() };
+            let hold = list.holds.entry(jid.to_owned()).or_insert_with(fresh);
+            hold.reason = reason;
+            Ok(hold.clone())
+        })
+    }
+
+    /// Ends a hold; false if the job was not held. Durable on return.
+    pub(crate) fn release(&self, jid: &str) -> Result<bool, StoreError> {
+        self.change(|list| Ok(list.holds.remove(jid).is_some()))
+    }
+
+    /// Keys and jids of all held jobs.
+    pub(in crate::store) fn jids(&self) -> Vec<(JidKey, String)> {
+        self.list.read().holds.keys().map(|jid| (JidKey::of(jid), jid.clone())).collect()
+    }
+
+    /// Changes the list on disk, then in memory.
+    fn change<T>(&self, change: impl FnOnce(&mut List) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        let mut list = self.list.write();
+        let mut fresh = list.clone();
+        let outcome = change(&mut fresh)?;
+        let lines = fresh.holds.values().map(|h| format!("{}\t{}\t{}\n", h.jid, h.since.0, h.reason));
+        let text: String = lines.chain(fresh.malformed.iter().map(|line| format!("{line}\n"))).collect();
+        self.fs.write_whole(&self.path, text.as_bytes()).map_err(io_at("write", &self.path))?;
+        *list = fresh;
+        Ok(outcome)
+    }
+}
+
+fn read_line(text: &str) -> Option<Hold> {
+    let mut parts = text.splitn(3, '\t');
+    let jid = parts.next().filter(|jid| !jid.is_empty())?.to_owned();
+    let since = Micros(parts.next()?.parse().ok()?);
+    Some(Hold { jid, since, reason: parts.next().unwrap_or_default().to_owned() })
+}
+
+#[cfg(test)]
+mod tests;
