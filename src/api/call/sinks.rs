@@ -1,7 +1,8 @@
 //! Calls about sinks: status, tests, control, dead letters.
 
-use serde::Deserialize;
 use std::collections::BTreeMap;
+
+use serde::Deserialize;
 
 use super::consumers::{Position, Problem, StartArgs};
 use super::{Ctx, document, typed};
