@@ -27,10 +27,12 @@ fn put(cellar: &Cellar, numbers: std::ops::Range<u64>) {
     cellar.client().call("event_return", map(vec![("events", events)])).unwrap();
 }
 
-/// The lines of a file, as JSON.
+/// The lines of a file, as JSON, without one that is being written.
 fn lines(path: &Path) -> Vec<Json> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
-    text.lines()
+    text.rsplit_once('\n')
+        .map_or("", |(whole, _)| whole)
+        .lines()
         .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
         .collect()
 }
@@ -129,6 +131,7 @@ fn kills_lose_no_event_and_repeat_only_those_of_a_batch_with_the_same_id() {
         cellar.restart();
     }
     wait_for("all lines", || (numbers(&lines(&out)).last() == Some(&799)).then_some(()));
+    assert!(std::fs::read_to_string(&out).unwrap().ends_with('\n'), "no line was left incomplete");
     let lines = lines(&out);
     let mut found = numbers(&lines);
     found.sort_unstable();
