@@ -119,6 +119,8 @@ class Terminal:
         while self.process.poll() is None:
             assert time.monotonic() < until, self.lines()
             self.receive(0.05)
+        while select.select([self.master], [], [], 0)[0]:
+            self.receive(0)
         assert termios.tcgetattr(self.side) == self.before, "the terminal is restored"
         return self.process.returncode
 
