@@ -225,6 +225,8 @@ def test_a_reboot_loses_nothing(daemon, salt):
     begin(daemon, "slow/reboot")
     jobs = len(daemon.json("jobs", "list", "--limit", "1000")["jobs"])
     salt.reboot()
+    # A job that is published before the minion is back has no return.
+    wait_for_minion(salt)
     finish(salt)
     daemon.cli("status")
     assert len(daemon.json("jobs", "list", "--limit", "1000")["jobs"]) >= jobs > 0
